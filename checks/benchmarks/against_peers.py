@@ -92,8 +92,8 @@ def tree_cases() -> Iterator[Case]:
     """Yield minimum spanning trees of uniform points in an open box."""
     for n, dims, aim in ((2_500_000, 2, 5.0), (10**6, 3, 6.0)):
         pos = uniform(n, dims)
-        there = peers.quitefastmst(pos.astype("f8"))
-        yield Case(f"minimum spanning tree {n:.1e} in {dims}D", spanning_tree(pos), "quitefastmst", there, aim)
+        peer_call = peers.quitefastmst(pos.astype("f8"))
+        yield Case(f"minimum spanning tree {n:.1e} in {dims}D", spanning_tree(pos), "quitefastmst", peer_call, aim)
 
 
 def cluster_cases() -> Iterator[Case]:
@@ -101,8 +101,8 @@ def cluster_cases() -> Iterator[Case]:
     n, rng = 10**6, np.random.default_rng(6)
     clumps = rng.random((200, 3))[rng.integers(0, 200, n // 2)] + 0.01 * rng.standard_normal((n // 2, 3))
     pos = rng.permutation(np.concatenate([clumps, rng.random((n // 2, 3))]))
-    there = peers.fast_hdbscan(pos, 20)
-    yield Case("HDBSCAN 1e+06, min_cluster_size=20, float64", clusters(pos, 20), "fast_hdbscan", there, 8.0, 1)
+    peer_call = peers.fast_hdbscan(pos, 20)
+    yield Case("HDBSCAN 1e+06, min_cluster_size=20, float64", clusters(pos, 20), "fast_hdbscan", peer_call, 8.0, 1)
 
 
 def clusters(pos: np.ndarray, min_cluster_size: int) -> Call:
@@ -153,10 +153,10 @@ def radius_cases() -> Iterator[Case]:
     sums = lambda: jz.radius.kernel_sums.jit(x, lengths, boxsize=1.0)  # noqa: E731
     by_neighbours = lambda: jz.density.sph_density.jit(x, 60, boxsize=1.0)  # noqa: E731
     yield Case("kernel sums, 1e+06, 60 neighbours", sums, "own sph_density", by_neighbours, 1.0, 1)
-    for few in (uniform(200_000), pos):
-        eps = (12 / len(few) * 3 / (4 * np.pi)) ** (1 / 3)
-        there = peers.sklearn_dbscan(few.astype("f8"), eps, 10)
-        yield Case(f"DBSCAN {len(few):.0e}, min_samples=10", dbscan(few, eps), "scikit-learn", there, 10.0, 1)
+    for points in (uniform(200_000), pos):
+        eps = (12 / len(points) * 3 / (4 * np.pi)) ** (1 / 3)
+        peer_call = peers.sklearn_dbscan(points.astype("f8"), eps, 10)
+        yield Case(f"DBSCAN {len(points):.0e}, min_samples=10", dbscan(points, eps), "scikit-learn", peer_call, 10.0, 1)
 
 
 def dbscan(pos: np.ndarray, eps: float) -> Call:
@@ -179,17 +179,17 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
     """Yield pairs up to a twentieth of a periodic box in bins of one or two quantities, of points and a snapshot."""
     box, edges = 800.0, np.geomspace(0.8, 40.0, 21)
     pos = (uniform(10**6) * np.float32(box)).astype(np.float32) % np.float32(box)
-    for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
+    for mode, bins_b, bins in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
         seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
         for weight, how in ((None, ""), (np.random.default_rng(4).random(len(pos), np.float32), " with weights")):
             ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weights=weight)
             there = peers.corrfunc(pos, edges, box, mode, bins_b, weight)
-            yield Case(f"pair counts 1e+06{how}, {what}", ours, "Corrfunc", there, 1.5)
+            yield Case(f"pair counts 1e+06{how}, {bins}", ours, "Corrfunc", there, 1.5)
     pos, boxsize = snapshot_positions(path)
     pos, edges = np.mod(pos, np.float32(boxsize)), boxsize * np.geomspace(0.001, 0.2, 21)
-    ours, what = pairs(pos, edges, boxsize), f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box"
-    yield Case(what, ours, "Corrfunc", peers.corrfunc(pos, edges, boxsize), 1.5, 1)
-    yield Case(f"{what}; bin_slop=0", ours, "TreeCorr", peers.treecorr(pos, edges, boxsize), 5.0, 1)
+    ours, label = pairs(pos, edges, boxsize), f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box"
+    yield Case(label, ours, "Corrfunc", peers.corrfunc(pos, edges, boxsize), 1.5, 1)
+    yield Case(f"{label}; bin_slop=0", ours, "TreeCorr", peers.treecorr(pos, edges, boxsize), 5.0, 1)
 
 
 def pair_cases_in_both_precisions() -> Iterator[Case]:
@@ -214,8 +214,8 @@ def pair_cases_in_both_precisions() -> Iterator[Case]:
         for mode, bins_b, outer in (("rp_pi", 60, 40.0), ("s_mu", 20, 80.0)):
             edges_b, rp = (np.arange(61.0), np.arange(21) / 20)[mode == "s_mu"], np.geomspace(1, outer, 21)
             ours = pairs(places, rp, 0.0, mode=mode, edges_b=edges_b, los="midpoint")
-            there = peers.corrfunc_survey(sky, distance, rp, mode, bins_b, dtype)
-            yield Case(f"pair counts of a survey, {mode}, {kind}", ours, "Corrfunc", there, 2.0)
+            peer_call = peers.corrfunc_survey(sky, distance, rp, mode, bins_b, dtype)
+            yield Case(f"pair counts of a survey, {mode}, {kind}", ours, "Corrfunc", peer_call, 2.0)
 
 
 def survey_positions(sky: np.ndarray, distance: np.ndarray) -> np.ndarray:
@@ -231,8 +231,8 @@ def atom_cases() -> Iterator[Case]:
     x = jax.numpy.asarray(pos, np.float32)
     ours = lambda: jz.radius.pairs_within.jit(x, radius, boxsize=1.0, full=True)  # noqa: E731
     for name in ("vesin", "matscipy"):
-        there = getattr(peers, name)(pos, radius, 1.0)
-        yield Case(f"pairs of atoms, 1e+05, full list; {name}", ours, name, there, 3.0)
+        peer_call = getattr(peers, name)(pos, radius, 1.0)
+        yield Case(f"pairs of atoms, 1e+05, full list; {name}", ours, name, peer_call, 3.0)
 
 
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
@@ -266,10 +266,10 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
         for case in cases:
             if only not in case.name:
                 continue
-            there = {} if case.theirs is None else {case.peer: case.theirs}
-            result = seconds({"jztree": case.ours} | there, case.runs)
+            peer_calls = {} if case.theirs is None else {case.peer: case.theirs}
+            result = seconds({"jztree": case.ours} | peer_calls, case.runs)
             row: dict[str, Any] = {"case": case.name, "seconds": result, "aim": case.aim, "peer": case.peer}
-            if there:
+            if peer_calls:
                 row["ratio"] = result[case.peer] / result["jztree"]
             yield row
 
@@ -277,15 +277,15 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
 class Sweep:
     """Times against one number. After a call longer than ``patience`` seconds, a library skips larger numbers."""
 
-    def __init__(self, what: str, axis: str, patience: float = 10.0) -> None:
+    def __init__(self, title: str, axis: str, patience: float = 10.0) -> None:
         self.points: list[dict[str, Any]] = []
         self._patience = patience
-        self._what, self._axis, self._slow = what, axis, set[str]()
+        self._what, self._axis, self._slow = title, axis, set[str]()
 
     def add(self, value: int, calls: peers.Peers) -> None:
         """Time the calls at a value of the axis. Values should ascend."""
-        there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
-        for name, result in seconds(there, 3).items():
+        peer_calls = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
+        for name, result in seconds(peer_calls, 3).items():
             self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": result})
             if result > self._patience:
                 self._slow.add(name)
@@ -326,8 +326,8 @@ def against_threads() -> list[dict[str, Any]]:
 
 def small() -> dict[str, float]:
     """Measure the fixed costs: a call on 1000 points, and compilation."""
-    few, part = uniform(1000), jax.numpy.asarray(uniform(9973))
-    calls = {"call on 1000 points, kNN": neighbours(few, 8), "call on 1000 points, FoF": labels(few, 0.02, 1.0)}
+    points, part = uniform(1000), jax.numpy.asarray(uniform(9973))
+    calls = {"call on 1000 points, kNN": neighbours(points, 8), "call on 1000 points, FoF": labels(points, 0.02, 1.0)}
     result = seconds(calls, 200)
     first = {
         "compile kNN": lambda: jz.knn.knn.jit(part, k=7),

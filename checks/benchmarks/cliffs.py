@@ -54,27 +54,33 @@ def work(k: int) -> float:
 
 def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
     """Yield the limits of a row by comparable rows, in seconds per query, each with the name of that row."""
-    alike = [other for other in rows if (other.kind, other.dims) == (row.kind, row.dims)]
+    similar_rows = [candidate for candidate in rows if (candidate.kind, candidate.dims) == (row.kind, row.dims)]
     # The first neighbour of the points themselves needs no search, so it sets no limit.
-    fewer, more = [r for r in alike if 1 < r.k < row.k], [r for r in alike if r.k > row.k]
-    if fewer:
-        last = max(fewer, key=lambda other: other.k)
+    smaller_k, larger_k = [r for r in similar_rows if 1 < r.k < row.k], [r for r in similar_rows if r.k > row.k]
+    if smaller_k:
+        last = max(smaller_k, key=lambda candidate: candidate.k)
         yield last.seconds * work(row.k) / work(last.k), f"k={last.k}"
-    if more:
-        following = min(more, key=lambda other: other.k)
+    if larger_k:
+        following = min(larger_k, key=lambda candidate: candidate.k)
         yield following.seconds, f"k={following.k}"
-    for even in rows:
-        if (even.kind, even.dims, even.k) == ("uniform", row.dims, row.k) and row.kind != "uniform" and row.k > 1:
-            yield even.seconds, "uniform"
+    for uniform_row in rows:
+        if (
+            (uniform_row.kind, uniform_row.dims, uniform_row.k) == ("uniform", row.dims, row.k)
+            and row.kind != "uniform"
+            and row.k > 1
+        ):
+            yield uniform_row.seconds, "uniform"
 
 
 def cliffs(rows: list[Row]) -> list[Cliff]:
     """Return the rows that take more than `LIMIT` times their allowed time, each once."""
     result = []
     for row in rows:
-        factor, beside = max(((row.seconds / largest, name) for largest, name in allowed(rows, row)), default=(0.0, ""))
+        factor, reference = max(
+            ((row.seconds / largest, name) for largest, name in allowed(rows, row)), default=(0.0, "")
+        )
         if factor > LIMIT:
-            result.append(Cliff(row, factor, beside))
+            result.append(Cliff(row, factor, reference))
     return result
 
 
@@ -83,14 +89,14 @@ def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
     for dims in (1, 2, 4, 6, 8):
         yield "uniform", uniform(n, dims), None
     yield from ((kind, pos, None) for kind, pos in hard_inputs(n).items())
-    even, others = uniform(n), uniform(n, seed=3)
-    yield "pairs of duplicates", np.repeat(even[: n // 2], 2, axis=0), None
-    yield "each point 8 times", np.repeat(even[: n // 8], 8, axis=0), None
-    yield "each point 40 times", np.repeat(even[: n // 40], 40, axis=0), None
-    yield "separate queries", even, others
-    yield "queries around the sources", even, 3 * others - 1
-    yield "queries next to the sources", even, others + np.float32(2)
-    yield "queries at one point", even, np.full((n, 3), 0.5, np.float32)
+    points, queries = uniform(n), uniform(n, seed=3)
+    yield "pairs of duplicates", np.repeat(points[: n // 2], 2, axis=0), None
+    yield "each point 8 times", np.repeat(points[: n // 8], 8, axis=0), None
+    yield "each point 40 times", np.repeat(points[: n // 40], 40, axis=0), None
+    yield "separate queries", points, queries
+    yield "queries around the sources", points, 3 * queries - 1
+    yield "queries next to the sources", points, queries + np.float32(2)
+    yield "queries at one point", points, np.full((n, 3), 0.5, np.float32)
 
 
 def measure(n: int, runs: int) -> Iterator[list[Row]]:

@@ -37,10 +37,10 @@ def sweeps(results: dict[str, Any], folder: Path) -> None:
 def _panel(panel: "Axes", axis: str, points: list[dict[str, Any]]) -> None:
     """Plot one kind of task: microseconds per particle against N, otherwise seconds."""
     for library in dict.fromkeys(point["library"] for point in points):
-        mine = [point for point in points if point["library"] == library]
-        scale = [1e6 / point["n"] if axis == "n" else 1.0 for point in mine]
-        times = [point["seconds"] * factor for point, factor in zip(mine, scale, strict=True)]
-        panel.plot([point[axis] for point in mine], times, "o-", color=_COLOURS[library], label=library)
+        selected = [point for point in points if point["library"] == library]
+        scale = [1e6 / point["n"] if axis == "n" else 1.0 for point in selected]
+        times = [point["seconds"] * factor for point, factor in zip(selected, scale, strict=True)]
+        panel.plot([point[axis] for point in selected], times, "o-", color=_COLOURS[library], label=library)
     panel.set(xscale="log", yscale="log", ylabel="microseconds a particle" if axis == "n" else "seconds")
     label_logarithmic(panel.yaxis)
     if axis != "n":

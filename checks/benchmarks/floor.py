@@ -106,11 +106,11 @@ def main() -> None:
     bandwidth, rate = memory_bandwidth(threads), distance_rate(threads)
     print(f"{bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.1f}e9 distances per second, {threads} threads\n")
     print("| stage | measured | bytes | distances per particle | floor | times the floor |\n|---|---|---|---|---|---|")
-    for name, one in floors(n).items():
-        floor = max(one["bytes"] / bandwidth, one["distances"] / rate)
+    for name, call in floors(n).items():
+        floor = max(call["bytes"] / bandwidth, call["distances"] / rate)
         print(
-            f"| {name} | {one['seconds'] * 1e3:.0f} ms | {one['bytes'] / 1e6:.0f} MB | {one['distances'] / n:.0f} | "
-            f"{floor * 1e3:.1f} ms | {one['seconds'] / floor:.1f} |"
+            f"| {name} | {call['seconds'] * 1e3:.0f} ms | {call['bytes'] / 1e6:.0f} MB | {call['distances'] / n:.0f} | "
+            f"{floor * 1e3:.1f} ms | {call['seconds'] / floor:.1f} |"
         )
 
 

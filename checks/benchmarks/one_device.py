@@ -44,16 +44,16 @@ def stages(pos: jax.Array, boxsize: float | None, runs: int) -> dict[str, float]
 
 def hard_inputs(n: int) -> dict[str, np.ndarray]:
     """Return inputs that are hard for trees, ``(n, 3)`` float32 each."""
-    rng, even = np.random.default_rng(2), uniform(n)
-    outlier = even.copy()
+    rng, points = np.random.default_rng(2), uniform(n)
+    outlier = points.copy()
     outlier[0] = 1e12
     return {
-        "uniform": even,
+        "uniform": points,
         "clustered": np.asarray(ics.clustered_particles(n, seed=3).pos),
         "all equal": np.full((n, 3), 0.5, np.float32),
-        "half duplicates": np.concatenate([even[: n // 2]] * 2)[rng.permutation(n // 2 * 2)],
+        "half duplicates": np.concatenate([points[: n // 2]] * 2)[rng.permutation(n // 2 * 2)],
         "collinear": (np.linspace(0, 1, n)[:, None] * np.array([1, 2, 3])).astype(np.float32)[rng.permutation(n)],
-        "range 1e12": (even * 10.0 ** rng.uniform(-12, 0, (n, 1))).astype(np.float32),
+        "range 1e12": (points * 10.0 ** rng.uniform(-12, 0, (n, 1))).astype(np.float32),
         "one outlier": outlier,
         "lattice": rng.permutation(np.stack(np.indices((round(n ** (1 / 3)),) * 3), -1).reshape(-1, 3)).astype("f4"),
     }
@@ -117,13 +117,13 @@ MEMORY_OF_GROUPS = ("knn", "labels", "catalogue")
 def memory(n: int, calls: tuple[str, ...]) -> dict[str, float]:
     """Return the peak memory of each call in its own process, without inputs and outputs, relative to the positions."""
 
-    def one(what: str) -> float:
+    def one(name: str) -> float:
         run = subprocess.run(
-            [sys.executable, "-P", "-c", MEMORY_SCRIPT, what, str(n)], capture_output=True, text=True, check=True
+            [sys.executable, "-P", "-c", MEMORY_SCRIPT, name, str(n)], capture_output=True, text=True, check=True
         )
         return float(run.stdout)
 
-    return {what: one(what) for what in calls}
+    return {name: one(name) for name in calls}
 
 
 def measure(n: int, runs: int) -> dict[str, Any]:

@@ -149,12 +149,12 @@ def corrfunc(
         from Corrfunc import theory
 
         columns = list(np.ascontiguousarray(pos.T))
-        more = {"boxsize": boxsize} | ({} if weight is None else {"weights1": weight, "weight_type": "pair_product"})
+        options = {"boxsize": boxsize} | ({} if weight is None else {"weights1": weight, "weight_type": "pair_product"})
         if mode == "rp_pi":
-            return lambda: theory.DDrppi(1, our_threads(), float(bins_b), edges, *columns, **more)
+            return lambda: theory.DDrppi(1, our_threads(), float(bins_b), edges, *columns, **options)
         if mode == "s_mu":
-            return lambda: theory.DDsmu(1, our_threads(), edges, 1.0, bins_b, *columns, **more)
-        return lambda: theory.DD(1, our_threads(), edges, *columns, **more)
+            return lambda: theory.DDsmu(1, our_threads(), edges, 1.0, bins_b, *columns, **options)
+        return lambda: theory.DD(1, our_threads(), edges, *columns, **options)
 
     return _if_installed(make)
 

@@ -67,15 +67,15 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
     The time is divided by that of uniform points with as many pairs, or with as many particles, whichever is longer.
     Within the radius, half of the particles have at least the usual number of neighbours.
     """
-    even, usual = uniform(n), uniform_radius(n)
-    pairs_there = count_pairs(even, usual) / n
-    there = least_cpu_seconds(calls(even, usual, 0), runs)
+    points, usual = uniform(n), uniform_radius(n)
+    pairs_there = count_pairs(points, usual) / n
+    reference = least_cpu_seconds(calls(points, usual, 0), runs)
     for name, pos in hard_inputs(n).items():
         radius = float(np.median(np.asarray(jz.knn.knn.jit(jax.numpy.asarray(pos), k=NEIGHBOURS + 1)[0])[:, -1]))
         pairs = count_pairs(pos, radius) / len(pos)
         result = least_cpu_seconds(calls(pos, radius, pairs * len(pos)), runs)
         needs = max(1.0, pairs / pairs_there) * len(pos) / n
-        yield name, pairs, {what: seconds / there[what] / needs for what, seconds in result.items()}
+        yield name, pairs, {call: seconds / reference[call] / needs for call, seconds in result.items()}
 
 
 def reductions(n: int, runs: int) -> dict[str, float]:
@@ -89,22 +89,22 @@ def reductions(n: int, runs: int) -> dict[str, float]:
 
     @jax.jit
     def loop(pos: jax.Array, mass: jax.Array) -> jax.Array:
-        def one(at: jax.Array) -> jax.Array:
-            square = jax.numpy.sum((pos - at) ** 2, axis=1)
+        def one(positions: jax.Array) -> jax.Array:
+            square = jax.numpy.sum((pos - positions) ** 2, axis=1)
             return jax.numpy.sum(jax.numpy.where(square <= 0.4**2, mass * jax.numpy.exp(-square / 0.1**2), 0))
 
         return jax.lax.map(one, pos)
 
-    few = uniform_radius(n)
+    radius = uniform_radius(n)
     result = least_cpu_seconds(
         {
             "within 0.4": lambda: jz.radius.reduce_within.jit(part, 0.4, weight),
-            f"{NEIGHBOURS} neighbours": lambda: jz.radius.reduce_within.jit(part, few, weight),
+            f"{NEIGHBOURS} neighbours": lambda: jz.radius.reduce_within.jit(part, radius, weight),
             "plain loop": lambda: loop(pos, mass),
         },
         runs,
     )
-    pairs = count_pairs(np.asarray(pos), 0.4), count_pairs(np.asarray(pos), few), float(n) ** 2
+    pairs = count_pairs(np.asarray(pos), 0.4), count_pairs(np.asarray(pos), radius), float(n) ** 2
     return {name: seconds / number * 1e9 for (name, seconds), number in zip(result.items(), pairs, strict=True)}
 
 
@@ -119,10 +119,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
     results: dict[str, Any] = {"machine": machine(), "microseconds a particle": {}, "hard inputs": {}}
     print(json.dumps(results["machine"]))
-    each = results["microseconds a particle"]
+    costs = results["microseconds a particle"]
     for n, row in flatness(arguments.most, arguments.runs):
-        each[f"{n:.0e}"] = row
-        smallest = {name: min(other[name] for other in each.values() if name in other) for name in row}
+        costs[f"{n:.0e}"] = row
+        smallest = {name: min(row_costs[name] for row_costs in costs.values() if name in row_costs) for name in row}
         growth = max(row[name] / smallest[name] for name in row)
         show(
             f"{n:.0e} particles, us of CPU per particle", row, f"{growth:.2g} times the least so far; at most {FLAT:g}"

@@ -24,13 +24,13 @@ _SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums", "re
 _SIDES = (1.0, 0.75, 1.25)
 
 
-def particles(given: dict[str, Any]) -> jz.data.ParticleData:
+def particles(job_input: dict[str, Any]) -> jz.data.ParticleData:
     """Return positions, masses and velocities on the host."""
-    n, dims, dtype = given["n"], given["dims"], np.dtype(given["dtype"])
+    n, dims, dtype = job_input["n"], job_input["dims"], np.dtype(job_input["dtype"])
     random = np.random.default_rng(n + dims)
-    if given["kind"] == "clustered" and n >= 1000:
+    if job_input["kind"] == "clustered" and n >= 1000:
         pos = np.asarray(ics.clustered_particles(n, seed=5).pos, dtype)[:, :dims].copy()
-    elif given["kind"] == "clustered":
+    elif job_input["kind"] == "clustered":
         pos = (0.02 * random.standard_normal((n, dims)) % 1).astype(dtype) % dtype.type(1)
     else:
         pos = random.random((n, dims)).astype(dtype) % dtype.type(1)
@@ -39,21 +39,21 @@ def particles(given: dict[str, Any]) -> jz.data.ParticleData:
     )
 
 
-def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def calls(job_input: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Yield functions of particles on a device, by name."""
-    n, dims = given["n"], given["dims"]
-    box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
+    n, dims = job_input["n"], job_input["dims"]
+    box: Any = list(_SIDES[:dims]) if job_input["box"] == "periodic" else 0.0
     # The same leaf size on both devices, because their defaults differ.
     volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True, leaf_size=jz.config.GPU_LEAF_SIZE)
     rlink = 0.3 * (volume / max(n, 1)) ** (1 / dims)
     tree = jz.tree.zsort_and_tree.jit
     yield "order", lambda part: jz.tree.zsort(part.pos, boxsize=box)[1]
     yield "tree", lambda part: tree(part, cfg, boxsize=box)
-    for k in given["ks"]:
+    for k in job_input["ks"]:
         yield f"knn k={k}", lambda part, k=k: jz.knn.knn.jit(part, k=k, boxsize=box)
 
     query = jz.knn.knn.jit
-    for k in given["ks"][-1:]:
+    for k in job_input["ks"][-1:]:
         yield "separate queries", lambda part, k=k: query(part, k=k, boxsize=box, part_query=part.pos[::-1] + 0.01)
     step, mean = n // 200 + 1, max(n, 1) / 2 / volume  # masses are 1/2 on average
     spheres = jz.overdensity.spherical_overdensity.jit
@@ -61,7 +61,7 @@ def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "labels", lambda part: jz.fof.fof_labels.jit(part, rlink, box)
     yield "labels by lengths", lambda part: jz.fof.fof_labels.jit(part, 2 * rlink * part.mass, box)
     yield "catalogue", lambda part: jz.fof.fof_and_catalogue.jit(part, rlink, box)
-    inside, reach = jz.overdensity.sphere_properties.jit, np.full(-(-n // step), rlink, given["dtype"])
+    inside, reach = jz.overdensity.sphere_properties.jit, np.full(-(-n // step), rlink, job_input["dtype"])
     yield "sums over spheres", lambda part: inside(part, part.pos[::step], reach, boxsize=box)
     lowest = jz.halos.lowest_potential_particle.jit
     yield (
@@ -70,7 +70,7 @@ def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     )
     yield from questions(n, dims, box, (volume / max(n, 1)) ** (1 / dims))
     yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
-    yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))
+    yield "a given tree", lambda part: list(_in_given_tree(part, job_input["ks"], box, *tree(part, cfg, boxsize=box)))
 
 
 def _in_given_tree(part: Any, ks: list[int], box: Any, partz: Any, th: Any) -> Iterator[Any]:
@@ -102,13 +102,13 @@ def difference(a: Any, b: Any, sums: bool = False) -> str | None:
         if x.shape != y.shape:
             return f"output {place} has shapes {x.shape} and {y.shape}"
         real = np.issubdtype(x.dtype, np.floating)
-        same = (x == y) | (np.isnan(x) & np.isnan(y)) if real else x == y
-        if same.all():
+        equal = (x == y) | (np.isnan(x) & np.isnan(y)) if real else x == y
+        if equal.all():
             continue
-        wrong = f"output {place}: {int(same.size - np.count_nonzero(same))} of {same.size}"
+        wrong = f"output {place}: {int(equal.size - np.count_nonzero(equal))} of {equal.size}"
         if not real:
             return f"{wrong} integers differ"
-        x, y = x[~same].astype(np.float64), y[~same].astype(np.float64)
+        x, y = x[~equal].astype(np.float64), y[~equal].astype(np.float64)
         with np.errstate(invalid="ignore"):
             offset = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
         largest = float(np.where(np.isfinite(offset), offset, np.inf).max())
@@ -123,18 +123,18 @@ def same_bits(a: Any, b: Any) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
+def compared(job_input: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
     """Return the differences by call; empty without differences."""
-    result, host = {}, particles(given)
-    there, here = (jax.device_put(host, device) for device in (gpu, cpu))
-    for name, call in calls(given):
+    result, host = {}, particles(job_input)
+    on_gpu, on_cpu = (jax.device_put(host, device) for device in (gpu, cpu))
+    for name, call in calls(job_input):
         try:
-            first = answer(call, there, gpu)
+            first = answer(call, on_gpu, gpu)
             if name == "phase space" and isinstance(first, str) and "this function supports" in first:
                 continue  # it needs kernels for twice as many dimensions, which only the stage `dimensions` compiles
-            if not same_bits(first, answer(call, there, gpu)):
+            if not same_bits(first, answer(call, on_gpu, gpu)):
                 result[f"{name}, twice"] = "two runs give different bits"
-            if wrong := difference(first, answer(call, here, cpu), sums=name.startswith(_SUMS)):
+            if wrong := difference(first, answer(call, on_cpu, cpu), sums=name.startswith(_SUMS)):
                 result[name] = wrong
         except Exception as error:
             result[name] = one_line(error)
@@ -144,9 +144,9 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
 def main() -> None:
     job = json.loads(sys.argv[1])
     gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
-    for given in job["inputs"]:
-        with jax.enable_x64(given["dtype"] == "float64"):
-            tell(key=key_of(given), wrong=compared(given, gpu, cpu))
+    for job_input in job["inputs"]:
+        with jax.enable_x64(job_input["dtype"] == "float64"):
+            tell(key=key_of(job_input), wrong=compared(job_input, gpu, cpu))
 
 
 if __name__ == "__main__":

@@ -100,18 +100,18 @@ def architectures() -> str:
 def _build_both(session: Session, into: Path, all_dims: bool = False) -> dict[str, object]:
     """Build both libraries at once. The CPU library is ready first, and then makes the input of the next stage."""
     session.log.write_text("")
-    with ThreadPoolExecutor(2) as beside:
-        cuda: Future[float] = beside.submit(_build, session, "CUDA", into, all_dims)
+    with ThreadPoolExecutor(2) as pool:
+        cuda: Future[float] = pool.submit(_build, session, "CUDA", into, all_dims)
         result: dict[str, object] = {"architectures": architectures(), "CPU seconds": _build(session, "CPU", into)}
         if "smoke" in session.stages:
-            beside.submit(record_calls, session)
+            pool.submit(record_calls, session)
         result["CUDA seconds"] = cuda.result()
     result["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
     result["megabytes"] = (into / _CUDA).stat().st_size / 1e6
     return result
 
 
-def _build(session: Session, which: str, into: Path, all_dims: bool = False) -> float:
+def _build(session: Session, preset: str, into: Path, all_dims: bool = False) -> float:
     """Build a library for ``CPU`` or ``CUDA`` and copy it into a folder; return the seconds.
 
     Raises:
@@ -121,19 +121,19 @@ def _build(session: Session, which: str, into: Path, all_dims: bool = False) -> 
     if cmake is None:
         raise RuntimeError("cmake is not on the PATH; install it with 'pip install cmake ninja'.")
     # Each build has a folder, so that both run at once, and later changes compile few files again.
-    folder = str(session.work / f"build_{which}{'_all' if all_dims else ''}")
+    folder = str(session.work / f"build_{preset}{'_all' if all_dims else ''}")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     sets = os.environ.get("JZTREE_INSTRUCTION_SETS", "NATIVE")
     options = [f"-DPython_EXECUTABLE={sys.executable}", f"-DJZTREE_INSTRUCTION_SETS={sets}"]
-    options.append(f"-DJZTREE_CUDA={'ON' if which == 'CUDA' else 'OFF'}")
-    if which == "CUDA":
+    options.append(f"-DJZTREE_CUDA={'ON' if preset == 'CUDA' else 'OFF'}")
+    if preset == "CUDA":
         options.append(f"-DCMAKE_CUDA_ARCHITECTURES={architectures()}")
         options += [] if all_dims else [f"-DCMAKE_CUDA_FLAGS=-DJZTREE_DIMS={_DIMS}"]
     _step(session, [cmake, "-S", str(ROOT), "-B", folder, *generator, *options])
-    target = ["--target", "jztree_cuda"] if which == "CUDA" else []
+    target = ["--target", "jztree_cuda"] if preset == "CUDA" else []
     _step(session, [cmake, "--build", folder, *target, "--parallel", str(os.cpu_count() or 2)])
     into.mkdir(parents=True, exist_ok=True)
-    for library in Path(folder).rglob(f"libjztree_{which.lower()}*.so"):
+    for library in Path(folder).rglob(f"libjztree_{preset.lower()}*.so"):
         shutil.copy2(library, into)
     return time.perf_counter() - start
 

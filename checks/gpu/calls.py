@@ -49,16 +49,16 @@ class TimedCall:
 
 
 def _knn(library: Any, pos: Any, effort: float, k: int, box: float) -> Timed:
-    more = library.allocation("KNNConfig", effort)
-    return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, **more)
+    allocation = library.allocation("KNNConfig", effort)
+    return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, **allocation)
 
 
 def _query(library: Any, pos: Any, effort: float, k: int, box: float, queries: int | None = None) -> Timed:
     import jax.numpy as jnp
 
     number = len(pos) if queries is None else queries
-    more, query = library.allocation("KNNConfig", effort), jnp.asarray(uniform(number, SEED + 3))
-    return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query, **more)
+    allocation, query = library.allocation("KNNConfig", effort), jnp.asarray(uniform(number, SEED + 3))
+    return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query, **allocation)
 
 
 def _of_radii(out: Any) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def _of_radii(out: Any) -> dict[str, Any]:
 
 
 def _labels(library: Any, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-    more = library.allocation("FofConfig", effort)
-    return lambda: library.jz.fof.fof_labels.jit(pos, rlink=rlink, boxsize=box, output_order="z", **more)
+    allocation = library.allocation("FofConfig", effort)
+    return lambda: library.jz.fof.fof_labels.jit(pos, rlink=rlink, boxsize=box, output_order="z", **allocation)
 
 
 def _of_labels(out: Any) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def _of_labels(out: Any) -> dict[str, Any]:
 def _catalogue(library: Any, pos: Any, effort: float, rlink: float, box: float) -> Timed:
     import jax.numpy as jnp
 
-    more, n = library.allocation("FofConfig", effort), len(pos)
+    allocation, n = library.allocation("FofConfig", effort), len(pos)
     mass, vel = jnp.asarray(masses(n)), jnp.asarray(velocities(n))
     part = library.jz.data.ParticleData(pos=pos, mass=mass, vel=vel, **library.counts(n))
-    return lambda: library.jz.fof.fof_and_catalogue.jit(part, rlink=rlink, boxsize=box, **more)
+    return lambda: library.jz.fof.fof_and_catalogue.jit(part, rlink=rlink, boxsize=box, **allocation)
 
 
 def _of_catalogue(out: Any) -> dict[str, Any]:

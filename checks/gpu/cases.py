@@ -57,7 +57,7 @@ def knn_case(kind: str, n: int, ks: Sequence[int], urgency: int) -> Case:
 
 def fof_case(kind: str, n: int, urgency: int, box: float = BOX) -> Case:
     lengths = B if kind == "uniform" else B[:1]
-    calls = [Call(what, {"b": b, "box": box}) for what in ("labels", "catalogue") for b in lengths]
+    calls = [Call(name, {"b": b, "box": box}) for name in ("labels", "catalogue") for b in lengths]
     return Case(Sample(kind, n), tuple(calls), urgency, peers=compared(urgency, "published"))
 
 
@@ -72,38 +72,38 @@ def stages_case(kind: str, n: int) -> Case:
 
 def within_case(n: int, urgency: int) -> Case:
     """Return all calls with a fixed radius."""
-    whats = [what for what, one in CALLS.items() if one.fixed_radius]
-    calls = [Call(what, {"neighbours": NEIGHBOURS, "box": BOX}) for what in whats]
+    whats = [name for name, call in CALLS.items() if call.fixed_radius]
+    calls = [Call(name, {"neighbours": NEIGHBOURS, "box": BOX}) for name in whats]
     return Case(Sample("uniform", n), tuple(calls), urgency)
 
 
 def few_queries_case(n: int, urgency: int) -> Case:
     """Return searches for 1 to 1e5 separate queries."""
     calls = [
-        Call(what, {**options, "queries": queries, "box": BOX})
-        for what, options in (("query", {"k": 8}), ("count_within", {"neighbours": NEIGHBOURS}))
+        Call(name, {**options, "queries": queries, "box": BOX})
+        for name, options in (("query", {"k": 8}), ("count_within", {"neighbours": NEIGHBOURS}))
         for queries in (1, 1000, 10**4, 10**5)
     ]
     return Case(Sample("uniform", n), tuple(calls), urgency)
 
 
-def figures(few: int, many: int, ks: Sequence[int]) -> Iterator[Case]:
+def figures(small_n: int, large_n: int, ks: Sequence[int]) -> Iterator[Case]:
     """Yield the figures to beat: few and many particles, with the published number of neighbours first."""
-    for n in (few, many):
+    for n in (small_n, large_n):
         sample, peers = Sample("uniform", n), compared(FIGURES, "published")
         yield Case(sample, tuple(Call("query", {"k": k, "box": 0.0}) for k in ks), FIGURES, peers)
         yield Case(sample, tuple(Call("knn", {"k": k, "box": BOX}) for k in ks), FIGURES, peers)
-    yield Case(Sample("uniform", many), (Call("labels", {"b": B[0], "box": BOX}),), FIGURES, peers)
+    yield Case(Sample("uniform", large_n), (Call("labels", {"b": B[0], "box": BOX}),), FIGURES, peers)
 
 
 def between_figures(small: bool) -> Iterator[Case]:
     """Yield calls that no figure covers: sizes between the powers of ten, and calls not yet timed with the peer."""
     sizes = (400, 630) if small else (400_000, 630_000, 2 * 10**6, 4 * 10**6, 6 * 10**6)
-    few, many = (1000, 2000) if small else (10**6, 10**7)
-    for n in (*sizes, many):
+    small_n, large_n = (1000, 2000) if small else (10**6, 10**7)
+    for n in (*sizes, large_n):
         yield Case(Sample("uniform", n), (Call("knn", {"k": 8, "box": BOX}),), 2, ("published",))
     calls = (Call("knn", {"k": 64, "box": BOX}), Call("labels", {"b": B[0], "box": BOX}))
-    yield Case(Sample("uniform", few), calls, 2, ("published",))
+    yield Case(Sample("uniform", small_n), calls, 2, ("published",))
 
 
 def full() -> Iterator[Case]:
@@ -141,11 +141,11 @@ def quick() -> Iterator[Case]:
 
 def listed(small: bool, words: Sequence[str] = ()) -> list[Case]:
     """Return cases in order of execution, each call once. With ``words``, keep only calls whose keys contain a word."""
-    retained, known = [], set()
+    retained, keys = [], set()
     for case in sorted(quick() if small else full(), key=lambda case: case.urgency):
         calls = {call.key(case.sample): call for call in case.calls}
-        selected = [key for key in calls if key not in known and (not words or any(word in key for word in words))]
-        known.update(calls)
+        selected = [key for key in calls if key not in keys and (not words or any(word in key for word in words))]
+        keys.update(calls)
         if selected:
             retained.append(Case(case.sample, tuple(calls[key] for key in selected), case.urgency, case.peers))
     return retained

@@ -74,18 +74,22 @@ def recorded_few(session: Session) -> dict[str, tuple[str, str, str]]:
 def smoke(session: Session) -> None:
     """Repeat every recorded call on the GPU. Each process begins with the calls with few particles."""
     tasks = recorded(session, programs(session))
-    distribute(session, "smoke", "kernel_calls", tasks, lambda some: {"calls": some, "compares": True}, 120)
+    distribute(session, "smoke", "kernel_calls", tasks, lambda names: {"calls": names, "compares": True}, 120)
 
 
 def compare(session: Session) -> None:
     """Compare all inputs, or those whose keys contain one of the chosen words."""
-    keyed = {key_of(given): given for given in inputs(session.small)}
+    keyed = {key_of(job_input): job_input for job_input in inputs(session.small)}
     distribute(
         session,
         "compare",
         "answers",
-        {key: given for key, given in keyed.items() if not session.words or any(word in key for word in session.words)},
-        lambda some: {"inputs": list(some)},
+        {
+            key: job_input
+            for key, job_input in keyed.items()
+            if not session.words or any(word in key for word in session.words)
+        },
+        lambda job_inputs: {"inputs": list(job_inputs)},
         1200,
     )
 

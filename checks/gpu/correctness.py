@@ -131,14 +131,14 @@ def sanitize(session: Session) -> None:
 
     with ThreadPoolExecutor(len(_TOOLS) * len(parts)) as pool:
         futures = {tool: [pool.submit(run, tool, part) for part in range(len(parts))] for tool in missing}
-        for tool, some in futures.items():
-            session.put("sanitize", tool, worst([future.result() for future in some]))
+        for tool, results in futures.items():
+            session.put("sanitize", tool, worst([future.result() for future in results]))
 
 
 def sanitizer() -> str | None:
     """Return the program on the PATH or in the CUDA installation."""
-    beside = [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
-    places = [Path(nvcc).resolve().parent / "compute-sanitizer" for nvcc in beside if nvcc]
+    compilers = [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
+    places = [Path(nvcc).resolve().parent / "compute-sanitizer" for nvcc in compilers if nvcc]
     return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.exists()), None)
 
 
@@ -146,8 +146,8 @@ def verdict(text: str, report: list[dict[str, Any]], calls: int) -> dict[str, An
     """Return the verdict from the output of a tool over some calls, and its first complaints."""
     verdicts = re.findall(r"========= ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
     complaints = [line for line in text.splitlines() if line.startswith("=========") and "SUMMARY" not in line]
-    ended = [one for one in report if "key" in one]
-    failed = [text for one in ended for text in one["wrong"].values()]
+    ended = [entry for entry in report if "key" in entry]
+    failed = [text for entry in ended for text in entry["wrong"].values()]
     finding: dict[str, Any] = {"verdict": _worst(verdicts), "calls": len(ended), "complaints": complaints[:40]}
     if failed:
         finding["error"] = failed[0]
@@ -158,16 +158,16 @@ def verdict(text: str, report: list[dict[str, Any]], calls: int) -> dict[str, An
 
 def worst(findings: list[dict[str, Any]]) -> dict[str, Any]:
     """Combine the findings of several processes."""
-    whole: dict[str, Any] = {"verdict": _worst([one["verdict"] for one in findings])}
-    whole["calls"] = sum(one["calls"] for one in findings)
-    whole["complaints"] = [line for finding in findings for line in finding["complaints"]]
-    errors = [one["error"] for one in findings if "error" in one]
-    return whole | {"error": errors[0]} if errors else whole
+    summary: dict[str, Any] = {"verdict": _worst([finding["verdict"] for finding in findings])}
+    summary["calls"] = sum(finding["calls"] for finding in findings)
+    summary["complaints"] = [line for finding in findings for line in finding["complaints"]]
+    errors = [finding["error"] for finding in findings if "error" in finding]
+    return summary | {"error": errors[0]} if errors else summary
 
 
 def _worst(verdicts: list[str]) -> str:
     """Return the worst of the verdicts of several processes."""
-    return next((one for one in verdicts if not is_clean(one)), verdicts[-1] if verdicts else "not watched")
+    return next((verdict for verdict in verdicts if not is_clean(verdict)), verdicts[-1] if verdicts else "not watched")
 
 
 def is_clean(result: str | None) -> bool:

@@ -21,5 +21,5 @@ def inputs(small: bool) -> Iterator[dict[str, Any]]:
         yield input_of(10**6, *kind, [16] if kind[0] == 3 else [8])
 
 
-def key_of(given: dict[str, Any]) -> str:
-    return f"{given['kind']} n={given['n']} {given['dims']}d {given['dtype']} {given['box']}"
+def key_of(job_input: dict[str, Any]) -> str:
+    return f"{job_input['kind']} n={job_input['n']} {job_input['dims']}d {job_input['dtype']} {job_input['box']}"

@@ -79,10 +79,10 @@ class Recorded:
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
 
         def call(arrays: list[jax.Array]) -> Any:
-            given = list(leaves)
+            arguments = list(leaves)
             for place, array in zip(places, arrays, strict=True):
-                given[place] = array
-            args, options = jax.tree.unflatten(form, given)
+                arguments[place] = array
+            args, options = jax.tree.unflatten(form, arguments)
             return getattr(kernels, self.function)(*args, **options)
 
         return functools.partial(jax.jit(call), [jnp.asarray(leaves[place]) for place in places])
@@ -121,17 +121,17 @@ class Recorder:
         results = function(*args, **options)
         leaves, form = jax.tree.flatten((args, options))
         arrays = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)]
-        if name in self._known or not any(isinstance(one, jax.Array) for one in jax.tree.leaves(results)):
+        if name in self._known or not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):
             return results
 
         def store(*values: Any) -> None:
             if name in self._known:
                 return
             self._known.add(name)
-            given = list(leaves)
+            arguments = list(leaves)
             for place, value in zip(arrays, values, strict=True):
-                given[place] = np.array(value)
-            write(self._folder, Recorded(name, *jax.tree.unflatten(form, given)))
+                arguments[place] = np.array(value)
+            write(self._folder, Recorded(name, *jax.tree.unflatten(form, arguments)))
 
         jax.debug.callback(store, *(leaves[place] for place in arrays))
         return results
@@ -221,11 +221,11 @@ def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callab
 
 def _boxes_to_send(dims: int) -> Any:
     """Call the kernel that only programs with more than 64 ranks use."""
-    ranks, each = 100, 32
-    corner = jnp.asarray(np.random.default_rng(1).random((ranks, each, dims), np.float32))
-    known = corner, corner + 0.05, jnp.ones((ranks, each), jnp.int32)
-    own = corner[7], corner[7] + 0.05, jnp.full(each, 0.02, jnp.float32)
-    return kernels.select_boxes(own, known, 7, jz.jax_ext.exact(1.0, (dims,)), ranks * each, False)
+    ranks, boxes = 100, 32
+    corner = jnp.asarray(np.random.default_rng(1).random((ranks, boxes, dims), np.float32))
+    published_boxes = corner, corner + 0.05, jnp.ones((ranks, boxes), jnp.int32)
+    own_boxes = corner[7], corner[7] + 0.05, jnp.full(boxes, 0.02, jnp.float32)
+    return kernels.select_boxes(own_boxes, published_boxes, 7, jz.jax_ext.exact(1.0, (dims,)), ranks * boxes, False)
 
 
 def several_devices(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callable[[], Any]]:
@@ -259,7 +259,7 @@ def repeat(name: str, folder: Path) -> str | None:
     with jax.enable_x64(call.is_double):
         leaves = jax.tree.leaves(jax.block_until_ready(call.compiled()()))
     result, expected = (
-        [_compared(name, place, *one) for place, one in enumerate(zip(results, _defined(call), strict=True))]
+        [_compared(name, place, *arrays) for place, arrays in enumerate(zip(results, _defined(call), strict=True))]
         for results in (leaves, call.results)
     )
     return difference(result, expected, sums=name in _SUMS)

@@ -68,20 +68,20 @@ def peak_bytes() -> int | None:
 
 def arguments(sample: Sample, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call: lengths instead of numbers."""
-    given = {name: value for name, value in options.items() if name not in ("b", "neighbours")}
+    parameters = {name: value for name, value in options.items() if name not in ("b", "neighbours")}
     if "b" in options:
-        given["rlink"] = sample.linking_length(options["b"])
+        parameters["rlink"] = sample.linking_length(options["b"])
     if "neighbours" in options:
-        given["radius"] = sample.radius(options["neighbours"])
-    return given
+        parameters["radius"] = sample.radius(options["neighbours"])
+    return parameters
 
 
-def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs: int) -> dict[str, Any]:
+def measured(library: Library, pos: Any, what: str, parameters: dict[str, Any], runs: int) -> dict[str, Any]:
     """Return time, memory and digest of a call, with the first effort that succeeds."""
     failed: list[tuple[float, str]] = []
     for effort in library.efforts:
         try:
-            call = library.call(what, pos, effort, **given)
+            call = library.call(what, pos, effort, **parameters)
             start = time.perf_counter()
             out = jax.block_until_ready(call())
             result: dict[str, Any] = {"first call": time.perf_counter() - start, "peak_bytes": peak_bytes()}
@@ -201,8 +201,8 @@ def distances(pos: Any, k: int, box: float) -> dict[str, float]:
     query = partz[:: max(len(pos) // _QUERIES, 1)][:_QUERIES]
     radius = jz.knn.knn.jit(partz, k=k, boxsize=box or None, th=th, part_query=query, result="rad")[:, -1]
     touched, leaves = jax.jit(_touched), (th.lower(0), th.upper(0), th.count(0))
-    some = [slice(i, i + _AT_ONCE) for i in range(0, len(query), _AT_ONCE)]
-    counts = [touched(query[rows], radius[rows], *leaves, box) for rows in some]
+    slices = [slice(i, i + _AT_ONCE) for i in range(0, len(query), _AT_ONCE)]
+    counts = [touched(query[rows], radius[rows], *leaves, box) for rows in slices]
     return {"distances a query": float(jnp.concatenate(counts).mean())}
 
 
@@ -211,8 +211,8 @@ def _touched(query: Any, radius: Any, lower: Any, upper: Any, count: Any, box: A
     middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
     gap = jnp.abs(query[:, None] - middle)
     gap = jnp.where(box > 0, jnp.minimum(gap, box - gap), gap)
-    near = (jnp.maximum(gap - half, 0) ** 2).sum(axis=-1) <= (radius**2)[:, None]
-    return jnp.where(near & (count > 0), count, 0).sum(axis=-1, dtype=jnp.float32)
+    reached = (jnp.maximum(gap - half, 0) ** 2).sum(axis=-1) <= (radius**2)[:, None]
+    return jnp.where(reached & (count > 0), count, 0).sum(axis=-1, dtype=jnp.float32)
 
 
 # Device limits

@@ -81,13 +81,17 @@ def _correctness(record: Record) -> Iterator[str]:
     if "passed" in suite:
         unfinished = "" if suite["complete"] else " (interrupted)"
         yield f"Tests: {suite['passed']} passed, {suite['failed']} failed, {suite['skipped']} skipped{unfinished}.\n"
-        yield from (f"* {one['test']}: {one['text'].splitlines()[0][:200]}" for one in suite["failures"] if one["text"])
-    for stage, what in (("smoke", "calls of kernels"), ("compare", "inputs")):
+        yield from (
+            f"* {failure['test']}: {failure['text'].splitlines()[0][:200]}"
+            for failure in suite["failures"]
+            if failure["text"]
+        )
+    for stage, noun in (("smoke", "calls of kernels"), ("compare", "inputs")):
         if compared := record.stage(stage):
-            wrong = {key: one["wrong"] for key, one in compared.items() if one.get("wrong")}
-            agree = sum("error" not in one and not one["wrong"] for one in compared.values())
-            yield f"\nGPU and CPU agree on {agree} of {len(compared)} {what}.\n"
-            yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
+            wrong = {key: finding["wrong"] for key, finding in compared.items() if finding.get("wrong")}
+            agree = sum("error" not in finding and not finding["wrong"] for finding in compared.values())
+            yield f"\nGPU and CPU agree on {agree} of {len(compared)} {noun}.\n"
+            yield from (f"* {key}: {name}: {text}" for key, finding in wrong.items() for name, text in finding.items())
     for tool, result in record.stage("sanitize").items():
         yield f"\n{tool}: {result.get('left out') or result.get('verdict')}\n"
 
@@ -128,8 +132,8 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
     peers = record.stage("peers")
     published, jaxkd = (peers.get(name_in_record(library, call, case), {}) for library in ("published", "jaxkd"))
     # The floor is that of a call whose queries are all particles.
-    known = best and "queries" not in call.options
-    smallest = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if known else None
+    has_record = best and "queries" not in call.options
+    smallest = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if has_record else None
     remarks = f" ({ours['runs']} runs)" if ours["runs"] < 10 else ""
     remarks += " (earlier sources)" if ours["source"] != record.data["source"] else ""
     cells = [
@@ -158,7 +162,7 @@ def _distances(record: Record, case: Case, call: Call) -> float:
     """Return the required distances per query. They are known for one k of large samples, and grow with k."""
     of_kind = f"distances {case.sample.kind}"
     counted = [
-        one.get("distances a query", 0.0) for key, one in record.stage("time").items() if key.startswith(of_kind)
+        timing.get("distances a query", 0.0) for key, timing in record.stage("time").items() if key.startswith(of_kind)
     ]
     return counted[-1] if counted and call.what == "knn" and call.options["k"] == 16 else 0.0
 
@@ -178,14 +182,14 @@ def _number(value: float | None, scale: float = 1.0) -> str:
 
 def _ends(record: Record) -> Iterator[str]:
     """Yield the table of kernels, and all errors."""
-    result = {key: one["stages"] for key, one in record.stage("time").items() if "stages" in one}
+    result = {key: timing["stages"] for key, timing in record.stage("time").items() if "stages" in timing}
     if result:
         yield "\n| kernel, ms | " + " | ".join(key.removeprefix("stages ") for key in result) + " |"
         yield "|---" * (len(result) + 1) + "|"
-        for name in dict.fromkeys(name for one in result.values() for name in one):
-            cells = [_number(one.get(name, {}).get("seconds"), 1e3) for one in result.values()]
+        for name in dict.fromkeys(name for stages in result.values() for name in stages):
+            cells = [_number(stages.get(name, {}).get("seconds"), 1e3) for stages in result.values()]
             yield f"| {name} | " + " | ".join(cells) + " |"
     for stage, findings in record.data["stages"].items():
-        for key, one in findings.items():
-            if "error" in one:
-                yield f"\n{stage}, {key}: {' '.join(str(one['error']).split())[:600]}"
+        for key, finding in findings.items():
+            if "error" in finding:
+                yield f"\n{stage}, {key}: {' '.join(str(finding['error']).split())[:600]}"

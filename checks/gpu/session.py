@@ -59,9 +59,9 @@ class Record:
         return entry is not None and entry["source"] == source and entry.get("complete", True) and "error" not in entry
 
     def put(self, stage: str, key: str, source: str, finding: dict[str, Any]) -> None:
-        at = datetime.datetime.now().isoformat(timespec="seconds")
+        now = datetime.datetime.now().isoformat(timespec="seconds")
         with self._lock:
-            self.data["stages"].setdefault(stage, {})[key] = {"source": source, "at": at} | finding
+            self.data["stages"].setdefault(stage, {})[key] = {"source": source, "at": now} | finding
         self.save()
 
     def save(self) -> None:
@@ -137,14 +137,14 @@ class Session:
         self.record.put(stage, key, source or self.source, finding)
         print(f"{stage}: {key}: {brief(finding)}", flush=True)
 
-    def environment(self, folder: Path | None = None, **more: str) -> dict[str, str]:
+    def environment(self, folder: Path | None = None, **variables: str) -> dict[str, str]:
         """Return the user's environment without options of JAX, with libraries from ``folder``, by default our own.
 
         No other folder on Python's path has a `jztree`, except that of installed packages, which comes last.
         """
         retained = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS)}
-        given = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
-        path = [CHECKS, folder or home(), *(other for other in given if not (other / "jztree").exists())]
+        folders = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
+        path = [CHECKS, folder or home(), *(path for path in folders if not (path / "jztree").exists())]
         return retained | {
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "PYTHONUNBUFFERED": "1",
@@ -152,7 +152,7 @@ class Session:
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
             **({"XLA_FLAGS": self.xla_flags} if self.xla_flags else {}),
-            **more,
+            **variables,
         }
 
     def findings(
@@ -190,9 +190,9 @@ class Session:
                 else:
                     lines.write(line)
             status = process.wait()
-            late = not timer.is_alive()
+            timed_out = not timer.is_alive()
             timer.cancel()
-        if late:
+        if timed_out:
             yield {"stopped": f"after {seconds:.0f} seconds", "late": True}
         elif status:
             yield {"stopped": f"exit status {status}", "late": False, "log": (log or self.log).read_text()[-LOG_TAIL:]}

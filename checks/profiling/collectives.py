@@ -106,14 +106,16 @@ def main() -> None:
         for ranks in arguments.ranks:
             result = collectives_of(function, ranks, arguments.rows)
             print(f"{name}, {ranks} ranks: {len(result)} collectives, {_told(result, network)}", flush=True)
-            for one in result if arguments.each else ():
-                print(f"  {one.name}: {_told([one], network)}")
+            for collective in result if arguments.each else ():
+                print(f"  {collective.name}: {_told([collective], network)}")
 
 
 def _told(result: list[Collective], network: Network) -> str:
     """Format the sums over collectives."""
-    steps, messages, size = (sum(getattr(one, of) for one in result) for of in ("steps", "messages", "bytes"))
-    milliseconds = 1e3 * sum(one.seconds(network) for one in result)
+    steps, messages, size = (
+        sum(getattr(collective, of) for collective in result) for of in ("steps", "messages", "bytes")
+    )
+    milliseconds = 1e3 * sum(collective.seconds(network) for collective in result)
     return f"{steps} steps, {messages} messages, {size / 1e6:.3g} MB, {milliseconds:.3g} ms"
 
 

@@ -123,19 +123,19 @@ def reached(instructions: list[Instruction]) -> list[bool]:
     Instructions after a BRA.DIV serve lanes that arrive at a warp-wide operation one by one, and are not reached.
     """
     place = {label: i for i, instruction in enumerate(instructions) for label in instruction.labels}
-    seen = [False] * len(instructions)
+    visited = [False] * len(instructions)
     ahead = [0]
     while ahead:
         i = ahead.pop()
-        if i >= len(instructions) or seen[i]:
+        if i >= len(instructions) or visited[i]:
             continue
-        seen[i] = True
+        visited[i] = True
         text = instructions[i].text
         if (target := _TARGET.search(text)) and "BRA.DIV" not in text:
             ahead.append(place[target[1]])
         if not re.match(r"(BRA|EXIT|RET)\b", text) or text.startswith("BRA.DIV"):
             ahead.append(i + 1)
-    return seen
+    return visited
 
 
 def parts_of(disassembly: str) -> dict[str, int]:

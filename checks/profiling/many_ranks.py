@@ -82,21 +82,23 @@ def splitters(runs: int, posz: jax.Array, ranks: int, keys: tuple[Any, ...]) -> 
 
     The rank's rows are in random order, so that every cell has some.
     """
-    others, parts = ranks - 1, max(4096, 16 << (ranks - 1).bit_length())
+    other_ranks, parts = ranks - 1, max(4096, 16 << (ranks - 1).bit_length())
     bits, word = parts.bit_length() - 1, 63
 
-    def one(places: jax.Array, left: jax.Array, rows: jax.Array, groups: jax.Array, step: jax.Array) -> Any:
-        own = kernels.count_parts(posz, *keys, places, rows[0], groups, step, parts)
-        sums = jnp.stack([own >> 16, own & 0xFFFF], axis=-1)
-        return kernels.choose_parts(sums, own[None], places, left, rows, groups, step)
+    def one(places: jax.Array, rows_before: jax.Array, rows: jax.Array, groups: jax.Array, step: jax.Array) -> Any:
+        counts = kernels.count_parts(posz, *keys, places, rows[0], groups, step, parts)
+        sums = jnp.stack([counts >> 16, counts & 0xFFFF], axis=-1)
+        return kernels.choose_parts(sums, counts[None], places, rows_before, rows, groups, step)
 
-    none = jnp.zeros((others, kernels.splitter_words(3)), jnp.uint32), jnp.full((others, 2), -1, jnp.int32)
-    every = jnp.tile(jnp.asarray([0, len(posz)], jnp.int32), (1, others, 1))
+    none = jnp.zeros((other_ranks, kernels.splitter_words(3)), jnp.uint32), jnp.full((other_ranks, 2), -1, jnp.int32)
+    every = jnp.tile(jnp.asarray([0, len(posz)], jnp.int32), (1, other_ranks, 1))
     first, (places, left, rows) = timed(
-        runs, one, *none, every, jnp.ones(others, jnp.int32), jnp.asarray([0, word - bits, bits], jnp.int32)
+        runs, one, *none, every, jnp.ones(other_ranks, jnp.int32), jnp.asarray([0, word - bits, bits], jnp.int32)
     )
-    groups, more = jnp.arange(1, ranks, dtype=jnp.int32), bits - others.bit_length()
-    later, _ = timed(runs, one, places, left, rows, groups, jnp.asarray([0, word - bits - more, more], jnp.int32))
+    groups, bits_left = jnp.arange(1, ranks, dtype=jnp.int32), bits - other_ranks.bit_length()
+    later, _ = timed(
+        runs, one, places, left, rows, groups, jnp.asarray([0, word - bits - bits_left, bits_left], jnp.int32)
+    )
     return first + 5 * later, parts
 
 
@@ -110,8 +112,10 @@ class Rank:
         self.with_others_ms: dict[str, float] = {}
         self.told = min(BOXES, max(32, TOLD // ranks))
         random, (lower, upper) = np.random.default_rng(0), self.boxes_of([self.rank], BOXES)
-        mine = random.integers(0, BOXES, rows)
-        self.given = jnp.asarray(lower[mine] + (upper[mine] - lower[mine]) * random.random((rows, 3), np.float32))
+        rows_of_boxes = random.integers(0, BOXES, rows)
+        self.given = jnp.asarray(
+            lower[rows_of_boxes] + (upper[rows_of_boxes] - lower[rows_of_boxes]) * random.random((rows, 3), np.float32)
+        )
 
     def boxes_of(self, ranks: Sequence[int], each: int) -> tuple[np.ndarray, np.ndarray]:
         """Return lower and upper corners of ``each`` boxes of each of ``ranks``, ``(b, 3)``."""
@@ -129,8 +133,8 @@ class Rank:
         """Measure all kernels."""
         radius = self.search_own()
         splitters = self.splitters()
-        known, required = self.open_leaves(radius)
-        came = self.boxes_that_come(known, required)
+        published_boxes, required = self.open_leaves(radius)
+        came = self.boxes_that_come(published_boxes, required)
         self.ghosts(came)
         numbers = 4 * (3 + 3 + 1)  # bytes of a box and its radius, or its particle count
         agreed = {
@@ -144,7 +148,7 @@ class Rank:
     def collectives(self) -> dict[str, float]:
         """Return the model time of the collectives of a kNN call in milliseconds, summed by kind."""
         result = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
-        kinds = {one.name: 0.0 for one in result}
+        kinds = {collective.name: 0.0 for collective in result}
         for one in result:
             kinds[one.name] += 1e3 * one.seconds(self.network)
         return kinds
@@ -185,39 +189,39 @@ class Rank:
 
     def open_leaves(self, radius: jax.Array) -> tuple[Boxes, Boxes]:
         """Return the published boxes of the ranks, and the rank's boxes with the radius that each requests."""
-        own = self.covered(BOXES)
+        boxes = self.covered(BOXES)
         if self.told < BOXES:
             self.covered(self.told)
-        known = self.published(range(self.ranks), self.told)
+        published_boxes = self.published(range(self.ranks), self.told)
         close = self.published([self.rank - 1, self.rank, self.rank + 1], BOXES) if self.told < BOXES else ()
         opened, required = self.note(
             self.with_others_ms,
             "open leaves",
-            lambda r, *of: kernels.open_leaves(self.leaves, own, r, None, of[:3], of[3:], self.rank, self.box, K),
+            lambda r, *of: kernels.open_leaves(self.leaves, boxes, r, None, of[:3], of[3:], self.rank, self.box, K),
             radius,
-            *known,
+            *published_boxes,
             *close,
         )
         if not jnp.any(opened > 0):
             raise RuntimeError("the rank has no neighbours, so the results would be meaningless; use more rows.")
-        return known, (own[1], own[2], required)
+        return published_boxes, (boxes[1], boxes[2], required)
 
-    def boxes_that_come(self, known: Boxes, required: Boxes) -> Boxes:
+    def boxes_that_come(self, published_boxes: Boxes, required: Boxes) -> Boxes:
         """Return the offsets of each rank, and the boxes from nearby ranks, all with the largest radius."""
 
         def select(*arrays: jax.Array) -> Any:
             return kernels.select_boxes(arrays[:3], arrays[3:], self.rank, self.box, ROOM, higher_only=False)
 
-        _, counts = self.note(self.with_others_ms, "boxes to send", select, *required, *known)
+        _, counts = self.note(self.with_others_ms, "boxes to send", select, *required, *published_boxes)
         # Ranks are alike, so every rank that must know some of this rank's boxes requests some of its particles.
-        near, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(required[2]))
-        lower, upper = self.boxes_of(near, BOXES)
-        mine = [np.asarray(side)[self.rank] for side in known[:2]]
-        low, high = mine[0].min(axis=0), mine[1].max(axis=0)
+        candidates, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(required[2]))
+        lower, upper = self.boxes_of(candidates, BOXES)
+        own_boxes = [np.asarray(side)[self.rank] for side in published_boxes[:2]]
+        low, high = own_boxes[0].min(axis=0), own_boxes[1].max(axis=0)
         straight = np.maximum(np.maximum(low - upper, lower - high), 0)
         around = np.maximum(1 - (np.maximum(upper, high) - np.minimum(lower, low)), 0)
         comes = (np.minimum(straight, around) ** 2).sum(axis=1) <= radius**2
-        splits = np.searchsorted(np.repeat(near, BOXES)[comes], np.arange(self.ranks + 1))
+        splits = np.searchsorted(np.repeat(candidates, BOXES)[comes], np.arange(self.ranks + 1))
         room = ((0, ROOM - comes.sum()), (0, 0))
         boxes = [jnp.asarray(np.pad(side[comes], room)) for side in (lower, upper)]
         return jnp.asarray(splits, jnp.int32), *boxes, jnp.full(ROOM, radius)
@@ -243,7 +247,7 @@ def show(row: Row) -> None:
         ("collectives by the model", row.collectives_ms, "ms"),
         ("agreed", row.agreed_mb, "MB"),
     ):
-        parts = ", ".join(f"{what} {number:.3g}" for what, number in numbers.items())
+        parts = ", ".join(f"{label} {number:.3g}" for label, number in numbers.items())
         print(f"  {name}: {sum(numbers.values()):.3g} {unit} ({parts})", flush=True)
 
 

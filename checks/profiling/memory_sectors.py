@@ -50,7 +50,7 @@ def count(call: Callable[[], Any]) -> dict[str, Sectors]:
     for line in lines:
         if (match := _LINE.fullmatch(line)) and int(match[3]) > 0:
             result.setdefault(match[2], {})[match[1]] = int(match[3])
-    return {kernel: Sectors(each.get("read", 0), each.get("written", 0)) for kernel, each in result.items()}
+    return {kernel: Sectors(counts.get("read", 0), counts.get("written", 0)) for kernel, counts in result.items()}
 
 
 def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:

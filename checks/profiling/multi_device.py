@@ -165,12 +165,15 @@ def timed(call: Callable[[], Any]) -> Time:
 
 def counted(call: Callable[[], Any] | None) -> dict[str, int]:
     """Return the counts of `jztree.stats` in ``call``, summed over all processes. With None, this process counts 0."""
-    with jz.stats.statistics() as mine:
+    with jz.stats.statistics() as counters:
         if call is not None:
             jax.block_until_ready(call())
-    texts = launch.gather_texts(f"profiling/{next(_call_numbers)}", json.dumps(mine.counts))
+    texts = launch.gather_texts(f"profiling/{next(_call_numbers)}", json.dumps(counters.counts))
     everyone = [json.loads(text) for text in texts]
-    return {name: sum(one.get(name, 0) for one in everyone) for name in sorted({n for one in everyone for n in one})}
+    return {
+        name: sum(numbers.get(name, 0) for numbers in everyone)
+        for name in sorted({n for numbers in everyone for n in numbers})
+    }
 
 
 @dataclass
@@ -192,7 +195,7 @@ class Runs:
 
 
 def medians(times: list[Time]) -> Time:
-    return Time(statistics.median(one.wall for one in times), statistics.median(one.cpu for one in times))
+    return Time(statistics.median(time.wall for time in times), statistics.median(time.cpu for time in times))
 
 
 def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs | None, runs: int) -> dict[str, Any]:
@@ -240,9 +243,9 @@ def serpentine(legs: int, devices: int) -> np.ndarray:
     for leg in range(legs):
         row, column = divmod(leg, side)
         place = np.array([0, 2 * (column if row % 2 == 0 else side - 1 - column), 2 * row], np.float32)
-        there = np.stack([along[:: -1 if leg % 2 else 1], 0 * along, 0 * along], axis=-1) + place
+        points = np.stack([along[:: -1 if leg % 2 else 1], 0 * along, 0 * along], axis=-1) + place
         # One particle half-way connects one leg to the next.
-        parts += [(parts[-1][-1] + there[0])[None] / 2, there] if parts else [there]
+        parts += [(parts[-1][-1] + points[0])[None] / 2, points] if parts else [points]
     return np.concatenate(parts)
 
 
@@ -317,10 +320,10 @@ def table(result: dict[str, Any]) -> str:
     heads = ["seconds", "one device", "ratio", "cpu ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
     lines = [f"{result['devices']} devices, {result['rows']} particles each"]
     lines.append(f"{'':26}" + "".join(f"{head:>11}" for head in heads))
-    for name, one in result["stages"].items():
-        numbers = [one.get(key) for key in ("seconds", "one device seconds", "ratio", "cpu ratio", "compile seconds")]
+    for name, stage in result["stages"].items():
+        numbers = [stage.get(key) for key in ("seconds", "one device seconds", "ratio", "cpu ratio", "compile seconds")]
         texts = ["" if number is None else f"{number:.3g}" for number in numbers]
-        counts = one["counts"]
+        counts = stage["counts"]
         shares = [100 * counts[f"rows.{key}"] / result["total"] if f"rows.{key}" in counts else None for key in sent]
         texts += ["" if share is None else f"{share:.2f}" for share in shares]
         lines.append(f"{name:26}" + "".join(f"{text:>11}" for text in [*texts, counts.get("rounds.union_find", "")]))
@@ -369,10 +372,12 @@ def draw_scaling(axes: Any, results: dict[str, Any], key: str, sizes: Sequence[i
 
 def draw_rounds(axes: Any, chains: list[dict[str, int]]) -> None:
     for devices in sorted({chain["devices"] for chain in chains}):
-        mine = [chain for chain in chains if chain["devices"] == devices]
-        pieces = [chain["pieces"] for chain in mine]
-        axes.plot(pieces, [chain["rounds"] for chain in mine], "o-", label=f"rounds, {devices} devices")
-        axes.plot(pieces, [chain["pointer jumps"] for chain in mine], "s:", label=f"pointer jumps, {devices} devices")
+        selected = [chain for chain in chains if chain["devices"] == devices]
+        pieces = [chain["pieces"] for chain in selected]
+        axes.plot(pieces, [chain["rounds"] for chain in selected], "o-", label=f"rounds, {devices} devices")
+        axes.plot(
+            pieces, [chain["pointer jumps"] for chain in selected], "s:", label=f"pointer jumps, {devices} devices"
+        )
     axes.set(xscale="log", xlabel="pieces of the chain", title="union-find of a chain through all devices")
     if chains:
         axes.legend(fontsize=7)
