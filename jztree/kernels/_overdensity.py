@@ -17,7 +17,7 @@ def overdensity(
     nearest: jax.Array,
     density: Exact,
     box: Exact,
-    least: int,
+    min_count: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the radii at which the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
 
@@ -25,16 +25,16 @@ def overdensity(
         tree: A hierarchy.
         mass: ``(n,)`` or ``(1,)`` in the dtype of the positions. If it is ``(0,)``, every particle counts 1.
         centre: ``(q, d)``.
-        nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite if there are
+        nearest: ``(q,)``, an upper bound of the distance of the ``min_count``-th nearest particle, infinite if there are
             fewer particles. If it is negative, the kernel skips this centre and returns zeros.
         density: ``(m,)`` positive.
         box: ``(d,)`` lengths, 0 if open.
-        least: Smallest number of particles of a sphere.
+        min_count: Smallest number of particles of a sphere.
 
     Returns:
         Radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius, and
         its radius; and ``(q,)``, a radius outside which particles do not influence the result. The latter is infinite
-        if there are fewer than ``least`` particles.
+        if there are fewer than ``min_count`` particles.
     """
     words = jnp.asarray(density.words)
     (q, _), m, dtype = centre.shape, words.shape[0], tree.posz.dtype
@@ -45,7 +45,7 @@ def overdensity(
         *(*tree.arrays, mass, centre, nearest, words, box.words),
         gradients="stopped",
         plane_sizes=sizes(tree.plane_sizes),
-        least=np.int64(least),
+        min_count=np.int64(min_count),
     )
 
 

@@ -139,7 +139,7 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, min_count:
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
         query_plane_sizes=sizes(query_tree.plane_sizes),
-        least=min_count,
+        min_count=min_count,
         self=queries is None,
     )
 

@@ -7,8 +7,8 @@ namespace {
 
 void check(Queue& queue, const Check& in) {
   queue.copy(in.out.data, in.value.data, 1);
-  int32_t which = to_host(queue, in.failed, 1)[0];
-  if (which != 0) in.raise(which, to_host(queue, in.numbers.data, in.numbers.rows()).data());
+  int32_t sentence = to_host(queue, in.failed, 1)[0];
+  if (sentence != 0) in.raise(sentence, to_host(queue, in.numbers.data, in.numbers.rows()).data());
 }
 
 }  // namespace

@@ -24,22 +24,22 @@ struct Check {
         sentences(in.attributes().text("sentence")) {}
 
   // which: the value of `failed`; values: the contents of `numbers`; both on the host.
-  [[noreturn]] void raise(int32_t which, const int32_t* values) const {
-    std::string filled(chosen(which));
+  [[noreturn]] void raise(int32_t sentence, const int32_t* values) const {
+    std::string filled(chosen(sentence));
     for (int64_t i = 0; i < numbers.rows(); ++i) {
       std::string mark = "{" + std::to_string(i) + "}", text = std::to_string(values[i]);
-      for (size_t at = filled.find(mark); at != std::string::npos; at = filled.find(mark, at + text.size()))
-        filled.replace(at, mark.size(), text);
+      for (size_t place = filled.find(mark); place != std::string::npos; place = filled.find(mark, place + text.size()))
+        filled.replace(place, mark.size(), text);
     }
     throw Refusal(filled);
   }
 
  private:
   // Returns the last sentence if the number is too large.
-  std::string_view chosen(int32_t which) const {
+  std::string_view chosen(int32_t sentence) const {
     std::string_view rest = sentences;
     size_t end = rest.find('\n');
-    for (; which > 1 && end != std::string_view::npos; --which) {
+    for (; sentence > 1 && end != std::string_view::npos; --sentence) {
       rest.remove_prefix(end + 1);
       end = rest.find('\n');
     }

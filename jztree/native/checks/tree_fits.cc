@@ -13,16 +13,16 @@ namespace {
 // Whether the splits of every plane ascend from 0 to the length of the plane below, and to the number of particles.
 template <int D, typename T>
 bool splits_cover(const Tree<D, T>& tree) {
-  bool good = true;
+  bool covers = true;
   for (int plane = 0; plane < tree.layout.planes(); ++plane) {
     int64_t size = tree.layout.sizes[static_cast<size_t>(plane)];
     int64_t below = plane == 0 ? tree.num() : tree.layout.sizes[static_cast<size_t>(plane) - 1];
     const int32_t* child = tree.splits + tree.layout.split_start(plane);
     const int32_t* row = tree.particle_splits + tree.layout.split_start(plane);
-    good &= child[0] == 0 && child[size] == below && row[0] == 0 && row[size] == tree.num();
-    for (int64_t i = 0; i < size; ++i) good &= child[i] <= child[i + 1] && row[i] <= row[i + 1];
+    covers &= child[0] == 0 && child[size] == below && row[0] == 0 && row[size] == tree.num();
+    for (int64_t i = 0; i < size; ++i) covers &= child[i] <= child[i + 1] && row[i] <= row[i + 1];
   }
-  return good;
+  return covers;
 }
 
 // Whether is_good(begin, end) holds for all blocks of `count` elements.
@@ -60,12 +60,12 @@ bool lies_inside(const Tree<D, T>& tree, int64_t leaf, const double* period) {
 template <int D, typename T>
 bool positions_inside(const Parallel& parallel, const Tree<D, T>& tree, const double* period) {
   return all_blocks(parallel, tree.layout.sizes[0], 1 << 10, [&](int64_t begin, int64_t end) {
-    bool good = true;
+    bool fits = true;
     // Most leaves need no wrapping, which would take most of the time.
     for (int64_t leaf = begin; leaf < end; ++leaf)
-      good &= (lies_inside(tree, leaf, period) && leaf_holds(tree, leaf, [](T x, int) { return x; })) ||
+      fits &= (lies_inside(tree, leaf, period) && leaf_holds(tree, leaf, [](T x, int) { return x; })) ||
               leaf_holds(tree, leaf, [&](T x, int d) { return wrap(x, period[d]); });
-    return good;
+    return fits;
   });
 }
 

@@ -18,10 +18,10 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
   if (plane == tree.planes) return;
   const int32_t *child = tree.splits + node + plane, *row = tree.particle_splits + node + plane;
   int64_t num = tree.num(), below = plane == 0 ? num : tree.starts[plane] - tree.starts[plane - 1];
-  bool good = child[0] <= child[1] && row[0] <= row[1];
-  if (node == tree.starts[plane]) good &= child[0] == 0 && row[0] == 0;
-  if (node + 1 == tree.starts[plane + 1]) good &= child[1] == below && row[1] == num;
-  if (!good) store_relaxed(fits, 0);
+  bool covers = child[0] <= child[1] && row[0] <= row[1];
+  if (node == tree.starts[plane]) covers &= child[0] == 0 && row[0] == 0;
+  if (node + 1 == tree.starts[plane + 1]) covers &= child[1] == below && row[1] == num;
+  if (!covers) store_relaxed(fits, 0);
 }
 
 __global__ void check_rows(const int32_t* rows, int64_t count, int32_t* fits) {
@@ -37,15 +37,15 @@ __global__ void check_positions(DeviceTree<D, T> tree, Lengths period, int32_t* 
   if (leaf >= tree.leaves() || load_outdated(fits) == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];
-  bool good = true;
+  bool inside = true;
   int64_t begin = tree.leaf_row(leaf), end = tree.leaf_row(leaf + 1);
   if (begin < 0 || end > num) return;  // check_splits reports it
   for (int64_t row = begin; row < end; ++row)
     for (int d = 0; d < D; ++d) {
       T x = wrap(tree.pos[row * D + d], length[d]);
-      good &= x >= tree.lower[leaf * D + d] && x <= tree.upper[leaf * D + d];
+      inside &= x >= tree.lower[leaf * D + d] && x <= tree.upper[leaf * D + d];
     }
-  if (!good) store_relaxed(fits, 0);
+  if (!inside) store_relaxed(fits, 0);
 }
 
 template <int D, typename T>

@@ -43,7 +43,7 @@ class Linker {
         scale_(scale),
         rule_(rule),
         sets_(sets),
-        most_(largest_leaf(tree)),
+        leaf_capacity_(largest_leaf(tree)),
         dense_(static_cast<size_t>(tree.layout().nodes())),
         one_set_(static_cast<size_t>(tree.layout().nodes())) {}
 
@@ -115,8 +115,8 @@ class Linker {
   int64_t end_of_siblings(int64_t unit, int64_t end) const {
     const Node first = units_[static_cast<size_t>(unit)];
     const int64_t behind = tree_.end_of_siblings(first.plane, first.index);
-    auto other = [&](const Node& node) { return node.plane != first.plane || node.index >= behind; };
-    return std::find_if(units_.begin() + unit, units_.begin() + end, other) - units_.begin();
+    auto ends_family = [&](const Node& node) { return node.plane != first.plane || node.index >= behind; };
+    return std::find_if(units_.begin() + unit, units_.begin() + end, ends_family) - units_.begin();
   }
 
   // One thread's work arrays.
@@ -127,8 +127,8 @@ class Linker {
           tree_(linker.tree_),
           rule_(linker.rule_),
           sets_(linker.sets_),
-          distances_(linker.scale_, linker.most_),
-          local_(static_cast<size_t>(linker.most_)),
+          distances_(linker.scale_, linker.leaf_capacity_),
+          local_(static_cast<size_t>(linker.leaf_capacity_)),
           near_(linker.tree_, linker.rule_, linker.dense_, distances_.gap_period()) {}
 
     // Set the parents of the unit's rows. No other thread reads them yet.
@@ -231,9 +231,9 @@ class Linker {
       for (int64_t i = tree_.first_child(whole.plane, whole.index); i < end; i += lanes) {
         const int64_t count = std::min(lanes, end - i);
         auto distance2 = [&] { return possibly_linked2(rule_, half, rule_.nodes_from(start + i)); };
-        uint32_t near = near_nodes(tree_, low, high, distances_.gap_period(), start + i, count, distance2);
-        for (; near != 0; near &= near - 1) {
-          const Node child{whole.plane - 1, i + __builtin_ctz(near)};
+        uint32_t reached = near_nodes(tree_, low, high, distances_.gap_period(), start + i, count, distance2);
+        for (; reached != 0; reached &= reached - 1) {
+          const Node child{whole.plane - 1, i + __builtin_ctz(reached)};
           if (linker_.begin(child) == linker_.end(child)) continue;
           if (split_from ? link_nodes(child, to, from_one, to_root) : link_nodes(from, child, from_one, to_root))
             return true;
@@ -262,9 +262,9 @@ class Linker {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
       bool enough = false;
       const T most2 = rule_.possibly_linked2(rule_.of_row(row), leaf_half);
-      distances_.each_near(tree_, row, most2, [&](int64_t other, T distance2) {
-        if (!linked(distance2, row, other)) return true;
-        sets_.unite(row, other);
+      distances_.each_near(tree_, row, most2, [&](int64_t neighbour, T distance2) {
+        if (!linked(distance2, row, neighbour)) return true;
+        sets_.unite(row, neighbour);
         enough = to_root >= 0;
         return !enough;
       });
@@ -286,7 +286,7 @@ class Linker {
   const Scale<D, T>& scale_;
   const Rule& rule_;
   UnionFind& sets_;
-  const int64_t most_;
+  const int64_t leaf_capacity_;
   std::vector<uint8_t> dense_;    // [node]
   std::vector<uint8_t> one_set_;  // [node], for units: whether linking within has made them one set
   std::vector<Node> units_;       // in z-order
@@ -311,16 +311,16 @@ class StagedLengths {
       });
       std::fill_n(joined.get() + nodes, lanes, T{0});
     };
-    join(larger<T>, T{0}, most_);
+    join(larger<T>, T{0}, largest_);
     join(smaller<T>, std::numeric_limits<T>::infinity(), least_);
-    lengths_ = {in.rlink, row_.get(), most_.get(), least_.get()};
+    lengths_ = {in.rlink, row_.get(), largest_.get(), least_.get()};
   }
 
   const LinkLengths<T>& lengths() const { return lengths_; }
 
  private:
   LinkLengths<T> lengths_;
-  Scratch<T> row_, most_, least_;
+  Scratch<T> row_, largest_, least_;
 };
 
 // Labels in z-order: the smallest z-ordered row of the group.
@@ -339,9 +339,10 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
   // A minimum does not depend on the order of the threads.
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      std::atomic<int32_t>& least = smallest[sets.find(row)];
-      int32_t seen = least.load(std::memory_order_relaxed);
-      while (rows[row] < seen && !least.compare_exchange_weak(seen, rows[row], std::memory_order_relaxed)) {
+      std::atomic<int32_t>& smallest_row = smallest[sets.find(row)];
+      int32_t current = smallest_row.load(std::memory_order_relaxed);
+      while (rows[row] < current &&
+             !smallest_row.compare_exchange_weak(current, rows[row], std::memory_order_relaxed)) {
       }
     }
   });

@@ -85,15 +85,15 @@ __global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T, Rule>* 
   if (leaf >= tree.leaves()) return;
   int64_t first = tree.leaf_row(leaf), end = tree.leaf_row(leaf + 1);
   NodeBox<D, T> box = load_box(tree, leaf, shared.scale.factor);
-  bool one = shared.is_dense(box, leaf);
-  if (one || first == end) {
+  bool is_one_set = shared.is_dense(box, leaf);
+  if (is_one_set || first == end) {
     for (int64_t row = first + lane_index(); row < end; row += warp_size) sets.set(row, first);
   } else {
     RowTester<D, T, Rule> tester(tree.pos, shared, points + (threadIdx.x / warp_size) * warp_size);
-    one = link_rows(tester, sets, static_cast<uint32_t>(first), static_cast<uint32_t>(end),
-                    wraps_around(box, box, shared.scale)) == 1;
+    is_one_set = link_rows(tester, sets, static_cast<uint32_t>(first), static_cast<uint32_t>(end),
+                           wraps_around(box, box, shared.scale)) == 1;
   }
-  if (lane_index() == 0) one_set[leaf] = one;
+  if (lane_index() == 0) one_set[leaf] = is_one_set;
 }
 
 // Join the children of dense nodes above the leaves: each below the first child of its node. All nodes below a dense

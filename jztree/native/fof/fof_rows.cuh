@@ -61,9 +61,9 @@ class RowTester {
   // the box.
   __device__ unsigned near_box(const RowPoint<D, T>& point, bool used, uint32_t rows, const NodeBox<D, T>& box,
                                Half half) const {
-    bool near = used && least_distance2(point.x, point.x, box, setup_.gap_period) <=
-                            setup_.rule.possibly_linked2(half_of(rows), half);
-    return __ballot_sync(all_lanes, near);
+    bool reached = used && least_distance2(point.x, point.x, box, setup_.gap_period) <=
+                               setup_.rule.possibly_linked2(half_of(rows), half);
+    return __ballot_sync(all_lanes, reached);
   }
 
   // The half of this lane's row.

@@ -96,18 +96,19 @@ class LeafWalk {
       open = least_distance2(leaf_.box.low, leaf_.box.high, box, setup_.gap_period) <=
              setup_.rule.possibly_linked2(half(), setup_.rule.most_of(mine.node));
     }
-    bool one = open && (range.plane == 0 ? one_set_[mine.node] != 0 : setup_.is_dense(box, mine.node));
-    if (one && one_) open = !settled(box, mine.node, static_cast<int32_t>(mine.first));
-    unsigned left = __ballot_sync(all_lanes, open);
+    bool one_set = open && (range.plane == 0 ? one_set_[mine.node] != 0 : setup_.is_dense(box, mine.node));
+    if (one_set && one_) open = !settled(box, mine.node, static_cast<int32_t>(mine.first));
+    unsigned open_lanes = __ballot_sync(all_lanes, open);
     if (range.plane > 0) {
-      if (wide_) left = without_far(left, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
-      left = without_done(left, __ballot_sync(all_lanes, one), range);
-      stack_.push_children<false>(tree_, range.plane, mine.node, left);
+      if (wide_)
+        open_lanes = without_far(open_lanes, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
+      open_lanes = without_done(open_lanes, __ballot_sync(all_lanes, one_set), range);
+      stack_.push_children<false>(tree_, range.plane, mine.node, open_lanes);
       return;
     }
-    unsigned sets = __ballot_sync(all_lanes, one);
-    for (; left; left &= left - 1) {
-      int lane = __ffs(static_cast<int>(left)) - 1;
+    unsigned sets = __ballot_sync(all_lanes, one_set);
+    for (; open_lanes; open_lanes &= open_lanes - 1) {
+      int lane = __ffs(static_cast<int>(open_lanes)) - 1;
       uint32_t leaf = range.begin + static_cast<uint32_t>(lane);
       link_to_rows(leaf, load_box(tree_, leaf, setup_.scale.factor), static_cast<uint32_t>(tree_.leaf_row(leaf)),
                    static_cast<uint32_t>(tree_.leaf_row(static_cast<int64_t>(leaf) + 1)), sets >> lane & 1);
@@ -123,20 +124,20 @@ class LeafWalk {
     return true;
   }
 
-  // Return `left` without the lanes whose `small` nodes are too far from every particle of the leaf. The lanes have
+  // Return `lanes` without the lanes whose `small` nodes are too far from every particle of the leaf. The lanes have
   // just read the boxes, so the boxes are in the nearest cache.
-  __device__ unsigned without_far(unsigned left, unsigned small, uint32_t node) {
-    for (small &= left; small; small &= small - 1) {
+  __device__ unsigned without_far(unsigned lanes, unsigned small, uint32_t node) {
+    for (small &= lanes; small; small &= small - 1) {
       int lane = __ffs(static_cast<int>(small)) - 1;
-      if (!any_row_near(node + static_cast<uint32_t>(lane))) left &= ~(1u << lane);
+      if (!any_row_near(node + static_cast<uint32_t>(lane))) lanes &= ~(1u << lane);
     }
-    return left;
+    return lanes;
   }
 
-  // Link the leaf to `dense` nodes. Returns `left` without the lanes whose node then needs no further links to the
+  // Link the leaf to `dense` nodes. Returns `lanes` without the lanes whose node then needs no further links to the
   // leaf.
-  __device__ unsigned without_done(unsigned left, unsigned dense, const NodeRange& range) {
-    for (dense &= left; dense; dense &= dense - 1) {
+  __device__ unsigned without_done(unsigned lanes, unsigned dense, const NodeRange& range) {
+    for (dense &= lanes; dense; dense &= dense - 1) {
       int lane = __ffs(static_cast<int>(dense)) - 1;
       uint32_t node = range.begin + static_cast<uint32_t>(lane);
       NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
@@ -144,9 +145,9 @@ class LeafWalk {
       bool point = setup_.rule.exact_zero && box.extent() == 0 && setup_.rule.is_one_length(node);
       // A single particle represents many at the same place.
       if (point) link_to_rows(node, box, first, first + 1, true);
-      if (point || (!one_ && rows_settled(node, box, static_cast<int32_t>(first)))) left &= ~(1u << lane);
+      if (point || (!one_ && rows_settled(node, box, static_cast<int32_t>(first)))) lanes &= ~(1u << lane);
     }
-    return left;
+    return lanes;
   }
 
   // Link rows to a dense node. Returns whether all rows of the leaf that may be linked to any of its particles are in
@@ -155,11 +156,11 @@ class LeafWalk {
     bool open = false;
     for (uint32_t tile = first_; tile < end_; tile += warp_size) {
       RowPoint<D, T> point = point_at(tile);
-      bool near = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node)) >> lane_index() & 1;
+      bool reached = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node)) >> lane_index() & 1;
       int32_t row = static_cast<int32_t>(tile) + lane_index();
-      if (near && setup_.all_linked(point.x, point.x, setup_.rule.of_row(row), box, setup_.rule.least_of(node))) {
+      if (reached && setup_.all_linked(point.x, point.x, setup_.rule.of_row(row), box, setup_.rule.least_of(node))) {
         sets_.unite(row, first);
-      } else if (near) {
+      } else if (reached) {
         open |= sets_.find(row) != sets_.find(first);
       }
     }
@@ -168,10 +169,10 @@ class LeafWalk {
 
   __device__ bool any_row_near(uint32_t node) {
     const NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
-    unsigned near = 0;
-    for (uint32_t tile = first_; tile < end_ && !near; tile += warp_size)
-      near = tester_.near_box(point_at(tile), has_row(tile), tile, box, setup_.rule.most_of(node));
-    return near != 0;
+    unsigned reached = 0;
+    for (uint32_t tile = first_; tile < end_ && !reached; tile += warp_size)
+      reached = tester_.near_box(point_at(tile), has_row(tile), tile, box, setup_.rule.most_of(node));
+    return reached != 0;
   }
 
   // For lanes that have a row.
@@ -189,9 +190,9 @@ class LeafWalk {
     int32_t other_member = static_cast<int32_t>(first);
     for (uint32_t tile = first_; tile < end_; tile += warp_size) {
       RowPoint<D, T> point = point_at(tile);
-      unsigned near = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node));
-      if (other_one && !one_) near = outside(near, tile, &other_member);
-      if (!near) continue;
+      unsigned reached = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node));
+      if (other_one && !one_) reached = outside(reached, tile, &other_member);
+      if (!reached) continue;
       for (uint32_t other_tile = first; other_tile < end; other_tile += warp_size) {
         bool used = other_tile + lane_index() < end;
         RowPoint<D, T> other{};
@@ -200,19 +201,19 @@ class LeafWalk {
         if (one_ && !other_one) other_near = outside(other_near, other_tile, &member_);
         if (!other_near) continue;
         // Staging the side with fewer points takes fewer steps.
-        bool swap = __popc(near) > __popc(other_near);
+        bool swap = __popc(reached) > __popc(other_near);
         tester_.stage(either(swap, other, point));
-        if (link_tiles(either(swap, point, other), swap ? near : other_near, swap ? tile : other_tile,
-                       swap ? other_near : near, swap ? other_tile : tile, swap ? other_one : one_,
+        if (link_tiles(either(swap, point, other), swap ? reached : other_near, swap ? tile : other_tile,
+                       swap ? other_near : reached, swap ? other_tile : tile, swap ? other_one : one_,
                        swap ? one_ : other_one, around))
           return;
       }
     }
   }
 
-  // The rows with a bit in `near`, counted from `tile`, that are not yet in the set of `member`.
-  __device__ unsigned outside(unsigned near, uint32_t tile, int32_t* member) const {
-    bool open = near >> lane_index() & 1;
+  // The rows with a bit in `rows`, counted from `tile`, that are not yet in the set of `member`.
+  __device__ unsigned outside(unsigned rows, uint32_t tile, int32_t* member) const {
+    bool open = rows >> lane_index() & 1;
     if (open) open = !sets_.in_set(static_cast<int32_t>(tile) + lane_index(), member);
     return __ballot_sync(all_lanes, open);
   }

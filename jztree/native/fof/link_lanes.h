@@ -13,9 +13,9 @@ inline Lanes<T> possibly_linked2(const LinkRule<D, T>& rule, typename LinkRule<D
   return Lanes<T>(rule.possibly2);
 }
 template <int D, typename T>
-inline Lanes<T> possibly_linked2(const MeanLinkRule<D, T>& rule, T half, const T* others) {
+inline Lanes<T> possibly_linked2(const MeanLinkRule<D, T>& rule, T half, const T* halves) {
   Lanes<T> other;
-  load(others, other);
+  load(halves, other);
   return possibly_within2<D, T>(other + Lanes<T>(half), rule);
 }
 

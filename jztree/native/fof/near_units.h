@@ -55,9 +55,9 @@ class NearUnits {
     const int64_t all = static_cast<int64_t>(units_.size());
     for (int64_t begin = 0; begin < all; begin += lanes) {
       auto distance2 = [&] { return possibly_linked2(rule_, half, halves_.data() + begin); };
-      uint32_t near = near_nodes(boxes, low, high, gap_period_, begin, std::min(lanes, all - begin), distance2);
-      for (; near != 0; near &= near - 1) {
-        const Unit& unit = units_[static_cast<size_t>(begin + __builtin_ctz(near))];
+      uint32_t reached = near_nodes(boxes, low, high, gap_period_, begin, std::min(lanes, all - begin), distance2);
+      for (; reached != 0; reached &= reached - 1) {
+        const Unit& unit = units_[static_cast<size_t>(begin + __builtin_ctz(reached))];
         if (unit.first_row >= first) visit(unit.node);
       }
     }
@@ -72,12 +72,12 @@ class NearUnits {
   // Take the units among some nodes of a plane, and push other nodes that may contain units.
   void look_through(int plane, int64_t begin, int64_t end, const T* low, const T* high, Half half, int64_t first) {
     const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
-    for (int64_t some = begin; some < end; some += lanes) {
-      const int64_t count = std::min(lanes, end - some);
-      auto distance2 = [&] { return possibly_linked2(rule_, half, rule_.nodes_from(start + some)); };
-      uint32_t near = near_nodes(tree_, low, high, gap_period_, start + some, count, distance2);
-      for (; near != 0; near &= near - 1) {
-        const int64_t i = some + __builtin_ctz(near);
+    for (int64_t first_node = begin; first_node < end; first_node += lanes) {
+      const int64_t count = std::min(lanes, end - first_node);
+      auto distance2 = [&] { return possibly_linked2(rule_, half, rule_.nodes_from(start + first_node)); };
+      uint32_t reached = near_nodes(tree_, low, high, gap_period_, start + first_node, count, distance2);
+      for (; reached != 0; reached &= reached - 1) {
+        const int64_t i = first_node + __builtin_ctz(reached);
         const int64_t first_row = tree_.first_row(plane, i), end_row = tree_.first_row(plane, i + 1);
         if (end_row <= first || first_row == end_row) continue;
         if (plane > 0 && !marked_[static_cast<size_t>(start + i)]) {

@@ -39,11 +39,11 @@ struct UnionFind {
   // Only while no other thread uses the row.
   __device__ void set(int64_t row, int64_t to) const { parents[row] = static_cast<int32_t>(to); }
 
-  // Climb from a row to a root, or to `known` if that is an ancestor.
-  __device__ int32_t climb(int32_t row, int32_t known) const {
-    while (row != known) {
+  // Climb from a row to a root, or to `known_ancestor` if that is an ancestor.
+  __device__ int32_t climb(int32_t row, int32_t known_ancestor) const {
+    while (row != known_ancestor) {
       int32_t up = above(row);
-      if (up == row || up == known) return up;
+      if (up == row || up == known_ancestor) return up;
       int32_t next = above(up);
       if (next == up) return up;
       store_relaxed(parents + row, next);
@@ -76,9 +76,9 @@ struct UnionFind {
     b = find(b);
     while (a != b) {
       int32_t high = a > b ? a : b, low = a > b ? b : a;
-      int32_t seen = atomicCAS(parents + high, high, low);
-      if (seen == high) return true;
-      a = find(seen);
+      int32_t parent = atomicCAS(parents + high, high, low);
+      if (parent == high) return true;
+      a = find(parent);
       b = low;
     }
     return false;
@@ -87,10 +87,10 @@ struct UnionFind {
   // Link a row directly to its root, and return the root. Only for launches without joins in which every thread links
   // only its own row.
   __device__ int32_t settle(int64_t row) const {
-    int32_t at = static_cast<int32_t>(row);
-    for (int32_t up = ancestor(at); up != at; up = ancestor(at)) at = up;
-    store_relaxed(parents + row, at);
-    return at;
+    int32_t root = static_cast<int32_t>(row);
+    for (int32_t up = ancestor(root); up != root; up = ancestor(root)) root = up;
+    store_relaxed(parents + row, root);
+    return root;
   }
 };
 

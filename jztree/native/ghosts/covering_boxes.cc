@@ -73,11 +73,11 @@ struct Cover {
     return above;
   }
 
-  std::vector<Range<D, T>> run(int64_t num, int64_t most) const {
+  std::vector<Range<D, T>> run(int64_t num, int64_t capacity) const {
     std::priority_queue<Range<D, T>> open;
     std::vector<Range<D, T>> done;
     if (num > 0) open.push(range(0, num));
-    while (!open.empty() && static_cast<int64_t>(open.size() + done.size()) < most) {
+    while (!open.empty() && static_cast<int64_t>(open.size() + done.size()) < capacity) {
       Range<D, T> widest = open.top();
       open.pop();
       if (widest.end - widest.begin < 2 || !(widest.priority > 0)) {
@@ -97,13 +97,13 @@ struct Cover {
 template <int D, typename T>
 void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
   const BoxedRuns<D, T>& leaves = in.leaves;
-  int64_t rows = in.num(), most = in.most();
+  int64_t rows = in.num(), capacity = in.capacity();
   if (leaves.splits[leaves.count] != rows) throw Refusal("the last entry of leaf_splits must be the number of rows.");
   KeyGrid<D> grid = in.keys.grid();
   BlockPlanes<D, T> planes(parallel, leaves);
   Cover<D, T> search{in.pos, grid, leaves.splits, planes};
-  auto ranges = search.run(rows, most);
-  for (int64_t i = 0; i < most; ++i) {
+  auto ranges = search.run(rows, capacity);
+  for (int64_t i = 0; i < capacity; ++i) {
     bool used = i < static_cast<int64_t>(ranges.size());
     const auto* range = used ? &ranges[static_cast<size_t>(i)] : nullptr;
     in.splits[i] = static_cast<int32_t>(used ? range->begin : rows);
@@ -113,7 +113,7 @@ void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
       in.upper[i * D + d] = used ? range->high[d] : -nowhere;
     }
   }
-  in.splits[most] = static_cast<int32_t>(rows);
+  in.splits[capacity] = static_cast<int32_t>(rows);
 }
 
 }  // namespace

@@ -125,10 +125,10 @@ struct Cover {
   Pyramid<D, T> pyramid;
   Count num;
   const KeyGrid<D>* grid;
-  int64_t most;
-  // The ranges so far; lefts, rights: the two parts of each range whose `known` is 1.
+  int64_t capacity;
+  // The ranges so far; lefts, rights: the two parts of each range whose `cut_known` is 1.
   Range<D, T>*ranges, *lefts, *rights;
-  int32_t* known;
+  int32_t* cut_known;
 
   // The following functions need all lanes of a warp.
   __device__ Range<D, T> range(int64_t begin, int64_t end) const {
@@ -160,8 +160,8 @@ struct Cover {
       Range<D, T> made = range(part == 0 ? begin : middle, part == 0 ? middle : end);
       if (lane_index() == 0) (part == 0 ? lefts : rights)[i] = made;
     }
-    __syncwarp();  // all lanes have read `known`
-    if (lane_index() == 0) known[i] = 1;
+    __syncwarp();  // all lanes have read `cut_known`
+    if (lane_index() == 0) cut_known[i] = 1;
   }
 
   // The next range to be split out of `count`: the one with the highest priority, the first of equal ones; -1 for none.
@@ -183,10 +183,10 @@ struct Cover {
 
   // Split ranges whose cuts are known. Returns their new number, and whether the splitting is complete.
   __device__ int64_t split(int64_t count, bool* complete) const {
-    for (; count < most; ++count) {
+    for (; count < capacity; ++count) {
       int64_t i = next(count);
       if (i < 0) break;
-      if (!known[i]) {
+      if (!cut_known[i]) {
         *complete = false;
         return count;
       }
@@ -194,7 +194,7 @@ struct Cover {
       if (lane_index() == 0) {
         ranges[count] = rights[i];
         ranges[i] = lefts[i];
-        known[count] = known[i] = 0;
+        cut_known[count] = cut_known[i] = 0;
       }
       __syncwarp();
     }
@@ -213,7 +213,7 @@ __device__ int64_t find_ranges(const Cover<D, T>& cover) {
     Range<D, T> all = cover.range(0, rows);
     if (lane_index() == 0) {
       cover.ranges[0] = all;
-      cover.known[0] = 0;
+      cover.cut_known[0] = 0;
       count = rows > 0 ? 1 : 0;
       complete = false;
     }
@@ -221,7 +221,7 @@ __device__ int64_t find_ranges(const Cover<D, T>& cover) {
   __syncthreads();
   while (!complete) {
     for (int64_t i = warp; i < count; i += cover_threads<D> / warp_size)
-      if (!cover.known[i] && cover.ranges[i].can_be_split()) cover.look_up(i);
+      if (!cover.cut_known[i] && cover.ranges[i].can_be_split()) cover.look_up(i);
     __syncthreads();
     if (warp == 0) {
       bool is_complete = false;
@@ -242,17 +242,17 @@ template <int D, typename T>
 __global__ void __launch_bounds__(cover_threads<D>, 1)
     cover_rows(Cover<D, T> cover, int32_t* splits, T* lower, T* upper) {
   int64_t count = find_ranges(cover);
-  for (int64_t i = threadIdx.x; i <= cover.most; i += cover_threads<D>) {
+  for (int64_t i = threadIdx.x; i <= cover.capacity; i += cover_threads<D>) {
     int64_t place = i, begin = cover.num();
     Bounds<D, T> bounds;
     if (i < count) {
       begin = cover.ranges[i].begin;
       bounds = cover.ranges[i].bounds;
       place = 0;
-      for (int64_t other = 0; other < count; ++other) place += cover.ranges[other].begin < begin;
+      for (int64_t item = 0; item < count; ++item) place += cover.ranges[item].begin < begin;
     }
     splits[place] = static_cast<int32_t>(begin);
-    if (place == cover.most) continue;
+    if (place == cover.capacity) continue;
     for (int d = 0; d < D; ++d) {
       lower[place * D + d] = bounds.low[d];
       upper[place * D + d] = bounds.high[d];
@@ -262,15 +262,15 @@ __global__ void __launch_bounds__(cover_threads<D>, 1)
 
 template <int D, typename T>
 void covering_boxes(Queue& queue, const CoveringBoxes<D, T>& in) {
-  int64_t most = in.most();
+  int64_t capacity = in.capacity();
   Cover<D, T> search{make_pyramid<D, T>(queue, in.pos, in.pos.rows(), in.keys.box),
                      in.num,
                      device_grid(queue, in.keys),
-                     most,
-                     queue.scratch<Range<D, T>>(most),
-                     queue.scratch<Range<D, T>>(most),
-                     queue.scratch<Range<D, T>>(most),
-                     queue.scratch<int32_t>(most)};
+                     capacity,
+                     queue.scratch<Range<D, T>>(capacity),
+                     queue.scratch<Range<D, T>>(capacity),
+                     queue.scratch<Range<D, T>>(capacity),
+                     queue.scratch<int32_t>(capacity)};
   queue.launch(1, cover_threads<D>, 0, cover_rows<D, T>, search, in.splits, in.lower, in.upper);
 }
 

@@ -27,12 +27,12 @@ struct CoveringBoxes {
         keys(in),
         leaves(in, "leaf_"),
         splits(in.result<int32_t>("splits", {any})),
-        lower(in.result<T>("lower", {most(), D})),
-        upper(in.result<T>("upper", {most(), D})) {
-    in.expect(most() > 0, splits, 1, "splits", "of at least two entries");
+        lower(in.result<T>("lower", {capacity(), D})),
+        upper(in.result<T>("upper", {capacity(), D})) {
+    in.expect(capacity() > 0, splits, 1, "splits", "of at least two entries");
   }
 
-  int64_t most() const { return splits.rows() - 1; }
+  int64_t capacity() const { return splits.rows() - 1; }
 };
 
 }  // namespace jztree

@@ -51,12 +51,12 @@ __device__ inline uint64_t distance_bits(double distance) {
 // each digit.
 template <int D, typename T>
 __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& space, int64_t i,
-                               const Boxes<D, T>& sources, const int32_t* counts, double known) {
+                               const Boxes<D, T>& sources, const int32_t* counts, double upper_limit) {
   constexpr int digit_bits = 8, digits = 1 << digit_bits;
   static_assert(digits == box_threads, "every thread has a digit to clear");
   using Sum = unsigned long long;
   __shared__ Sum sums[digits], wanted;
-  __shared__ int chosen;
+  __shared__ int crossing;
   uint64_t prefix = 0, mask = 0;
   if (threadIdx.x == 0) wanted = static_cast<Sum>(search.enough);
   for (int shift = 64 - digit_bits; shift >= 0; shift -= digit_bits) {
@@ -69,7 +69,7 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
       // Radii are found in the precision of T, in which more sources may be at the same distance.
       reach *= 1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon());
       uint64_t bits = distance_bits(reach);
-      if (reach < known && (bits & mask) == prefix)
+      if (reach < upper_limit && (bits & mask) == prefix)
         atomicAdd(&sums[bits >> shift & (digits - 1)], static_cast<Sum>(static_cast<int64_t>(count)));
     }
     __syncthreads();
@@ -83,17 +83,17 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
       unsigned enough = __ballot_sync(all_lanes, until >= still);
       __syncwarp();  // all lanes have read `wanted`
       if (enough == 0) {
-        if (lane == 0) chosen = -1;
+        if (lane == 0) crossing = -1;
       } else if (lane == __ffs(static_cast<int>(enough)) - 1) {
         int digit = lane * run;
         for (still -= until - mine; sums[digit] < still; ++digit) still -= sums[digit];
-        chosen = digit;
+        crossing = digit;
         wanted = still;
       }
     }
     __syncthreads();
-    if (chosen < 0) return known;
-    prefix |= static_cast<uint64_t>(chosen) << shift;
+    if (crossing < 0) return upper_limit;
+    prefix |= static_cast<uint64_t>(crossing) << shift;
     mask |= static_cast<uint64_t>(digits - 1) << shift;
   }
   return __longlong_as_double(static_cast<long long>(prefix));
@@ -118,19 +118,19 @@ __global__ void bound_boxes(OpenSearch<D, T> search) {
 // The search radius of a non-empty leaf.
 template <int D, typename T>
 __device__ double needed_by_leaf(const OpenSearch<D, T>& search, const Space<D>& space, int64_t leaf) {
-  double most = 0;
+  double box_bound = 0;
   // A leaf may reach into several of the rank's boxes.
   for (int64_t i = item_over(search.own_splits, search.own.count, search.leaf_splits[leaf]); i < search.own.count;
        ++i) {
     if (search.own_splits[i] >= search.leaf_splits[leaf + 1]) break;
-    if (search.own_splits[i] < search.own_splits[i + 1] && search.bounds[i] > most) most = search.bounds[i];
+    if (search.own_splits[i] < search.own_splits[i + 1] && search.bounds[i] > box_bound) box_bound = search.bounds[i];
   }
   T largest = T{-1};
   int64_t end = search.begin_of(search.leaf_splits, leaf + 1);
   for (int64_t q = search.begin_of(search.leaf_splits, leaf); q < end; ++q)
     largest = search.last_radius[q] > largest ? search.last_radius[q] : largest;
-  double known = space.enlarged(largest);
-  return known < most ? known : most;
+  double leaf_radius = space.enlarged(largest);
+  return leaf_radius < box_bound ? leaf_radius : box_bound;
 }
 
 // One thread per leaf: whether a source of another rank may be within its radius.
@@ -173,7 +173,7 @@ __global__ void open_by_leaf(OpenSearch<D, T> search) {
 template <int D, typename T>
 __global__ void wanted_by_boxes(OpenSearch<D, T> search, T* wanted) {
   int64_t i = blockIdx.x, leaves = search.leaves.count;
-  T most = T{-1};
+  T largest = T{-1};
   if (search.own_splits[i] != search.own_splits[i + 1]) {
     int64_t first = item_over(search.leaf_splits, leaves, search.own_splits[i]);
     for (int64_t leaf = first + threadIdx.x; leaf < leaves; leaf += box_threads) {
@@ -181,11 +181,11 @@ __global__ void wanted_by_boxes(OpenSearch<D, T> search, T* wanted) {
       if (!search.open[leaf]) continue;
       // Rounded up, so that it is not below the radius in float64.
       T needed = static_cast<T>(search.needed[leaf]) * (1 + 4 * std::numeric_limits<T>::epsilon());
-      most = needed > most ? needed : most;
+      largest = needed > largest ? needed : largest;
     }
   }
-  most = block_max<T, box_threads>(most);
-  if (threadIdx.x == 0) wanted[i] = most;
+  largest = block_max<T, box_threads>(largest);
+  if (threadIdx.x == 0) wanted[i] = largest;
 }
 
 template <int D, typename T>

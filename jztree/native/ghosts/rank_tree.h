@@ -43,18 +43,18 @@ class RankTree {
     }
   }
 
-  // Whether a box of another rank than `own` is within a distance of [low, high].
-  bool any_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own) const {
-    return any_rank(top(), 0, own, space, low, high, most,
-                    [&](int64_t rank) { return has_box_within(rank, space, low, high, most); });
+  // Whether a box of another rank than `excluded_rank` is within a distance of [low, high].
+  bool any_within(const Space<D>& space, const T* low, const T* high, double distance, int64_t excluded_rank) const {
+    return any_rank(top(), 0, excluded_rank, space, low, high, distance,
+                    [&](int64_t rank) { return has_box_within(rank, space, low, high, distance); });
   }
 
   // Call visit(rank) for all ranks except `own`, in order, that have a box within a distance of [low, high].
   template <typename Visit>
-  void each_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own,
+  void each_within(const Space<D>& space, const T* low, const T* high, double distance, int64_t excluded_rank,
                    const Visit& visit) const {
-    any_rank(top(), 0, own, space, low, high, most, [&](int64_t rank) {
-      if (has_box_within(rank, space, low, high, most)) visit(rank);
+    any_rank(top(), 0, excluded_rank, space, low, high, distance, [&](int64_t rank) {
+      if (has_box_within(rank, space, low, high, distance)) visit(rank);
       return false;
     });
   }
@@ -63,25 +63,25 @@ class RankTree {
   // reach(low, high): an upper limit of the distance to points of a box. For a box inside another, it must not be
   // larger than for the outer box.
   template <typename Reach>
-  double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double known,
+  double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double upper_limit,
                          const Reach& reach) const {
-    if (planes_.back()[0].count < enough) return known;
+    if (planes_.back()[0].count < enough) return upper_limit;
     // For any position of a source, some corner of [low, high] is at least half of its diagonal away.
-    if (known <= reach(low, high) / 2) return known;
-    known = reach_of_a_node(enough, known, reach);
+    if (upper_limit <= reach(low, high) / 2) return upper_limit;
+    upper_limit = reach_of_a_node(enough, upper_limit, reach);
     std::vector<std::pair<double, int64_t>> near;
-    any_rank(top(), 0, -1, space, low, high, known, [&](int64_t rank) {
-      return any_box(rank, space, low, high, known, [&](int64_t s) {
-        double farthest = reach(boxes_.low(s), boxes_.high(s));
-        if (farthest < known) near.emplace_back(farthest, counts_[s]);
+    any_rank(top(), 0, -1, space, low, high, upper_limit, [&](int64_t rank) {
+      return any_box(rank, space, low, high, upper_limit, [&](int64_t s) {
+        double box_reach = reach(boxes_.low(s), boxes_.high(s));
+        if (box_reach < upper_limit) near.emplace_back(box_reach, counts_[s]);
         return false;
       });
     });
     std::sort(near.begin(), near.end());
-    int64_t found = 0;
+    int64_t sources = 0;
     for (const auto& [farthest, count] : near)
-      if ((found += count) >= enough) return farthest;
-    return known;
+      if ((sources += count) >= enough) return farthest;
+    return upper_limit;
   }
 
  private:
@@ -92,12 +92,12 @@ class RankTree {
     T low[D], high[D];
     int64_t count = 0;
 
-    void include(const T* lower, const T* upper, int64_t more) {
+    void include(const T* lower, const T* upper, int64_t sources) {
       for (int d = 0; d < D; ++d) {
         low[d] = count == 0 ? lower[d] : std::min(low[d], lower[d]);
         high[d] = count == 0 ? upper[d] : std::max(high[d], upper[d]);
       }
-      count += more;
+      count += sources;
     }
   };
 
@@ -110,31 +110,31 @@ class RankTree {
   // Call visit(rank) for the ranks that may have boxes within a distance of [low, high], except for one rank, until it
   // returns true. Returns whether it returned true.
   template <typename Visit>
-  bool any_rank(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
-                const Visit& visit) const {
+  bool any_rank(size_t plane, size_t node, int64_t excluded_rank, const Space<D>& space, const T* low, const T* high,
+                double distance, const Visit& visit) const {
     const Node& here = planes_[plane][node];
-    if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), most)) return false;
-    if (plane == 0) return static_cast<int64_t>(node) != but && visit(static_cast<int64_t>(node));
+    if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), distance)) return false;
+    if (plane == 0) return static_cast<int64_t>(node) != excluded_rank && visit(static_cast<int64_t>(node));
     auto [begin, end] = children(plane, node);
     for (size_t i = begin; i < end; ++i)
-      if (any_rank(plane - 1, i, but, space, low, high, most, visit)) return true;
+      if (any_rank(plane - 1, i, excluded_rank, space, low, high, distance, visit)) return true;
     return false;
   }
 
-  bool has_box_within(int64_t rank, const Space<D>& space, const T* low, const T* high, double most) const {
-    return any_box(rank, space, low, high, most, [](int64_t) { return true; });
+  bool has_box_within(int64_t rank, const Space<D>& space, const T* low, const T* high, double distance) const {
+    return any_box(rank, space, low, high, distance, [](int64_t) { return true; });
   }
 
   // Call wanted(box) for the boxes of a rank within a distance of [low, high], until it returns true. Returns whether
   // it returned true.
   template <typename Wanted>
-  bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double most,
+  bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double distance,
                const Wanted& wanted) const {
     for (int64_t c = 0; c < clusters_; ++c) {
       const Node& here = near_[static_cast<size_t>(rank * clusters_ + c)];
-      if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), most)) continue;
+      if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), distance)) continue;
       for (int64_t s = first_box(rank, c); s < first_box(rank, c + 1); ++s)
-        if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
+        if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), distance) && wanted(s))
           return true;
     }
     return false;
@@ -143,21 +143,21 @@ class RankTree {
   // Walk down from the top to the smallest node with at least `enough` sources. Returns the reach of this node, or
   // `known` if that is less.
   template <typename Reach>
-  double reach_of_a_node(int64_t enough, double known, const Reach& reach) const {
+  double reach_of_a_node(int64_t enough, double upper_limit, const Reach& reach) const {
     size_t node = 0;
     for (size_t plane = top();; --plane) {
       const Node& here = planes_[plane][node];
-      known = std::min(known, reach(here.low, here.high));
-      if (plane == 0) return known;
+      upper_limit = std::min(upper_limit, reach(here.low, here.high));
+      if (plane == 0) return upper_limit;
       auto [begin, end] = children(plane, node);
-      double least = std::numeric_limits<double>::infinity();
+      double smallest_reach = std::numeric_limits<double>::infinity();
       for (size_t i = begin; i < end; ++i) {
         const Node& child = planes_[plane - 1][i];
         if (child.count < enough) continue;
-        double farthest = reach(child.low, child.high);
-        if (farthest < least) least = farthest, node = i;
+        double child_reach = reach(child.low, child.high);
+        if (child_reach < smallest_reach) smallest_reach = child_reach, node = i;
       }
-      if (least == std::numeric_limits<double>::infinity()) return known;
+      if (smallest_reach == std::numeric_limits<double>::infinity()) return upper_limit;
     }
   }
 

@@ -6,10 +6,10 @@
 namespace jztree {
 
 struct RunsOfRows {
-  int64_t each;  // except in the last non-empty run
+  int64_t run_rows;  // except in the last non-empty run
 
   // The first row of a run; `rows` is the total number of rows.
-  JZTREE_BOTH int64_t begin(int64_t run, int64_t rows) const { return run * each < rows ? run * each : rows; }
+  JZTREE_BOTH int64_t begin(int64_t run, int64_t rows) const { return run * run_rows < rows ? run * run_rows : rows; }
 };
 
 template <int D, typename T>
@@ -31,7 +31,7 @@ struct RowBoxes {
         lower(in.result<T>("lower", {runs(), D})),
         upper(in.result<T>("upper", {runs(), D})),
         rows_of{in.attributes().integer("run_rows")} {
-    in.expect(rows_of.each > 0 && runs() * rows_of.each >= pos.rows(), splits, 1, "splits",
+    in.expect(rows_of.run_rows > 0 && runs() * rows_of.run_rows >= pos.rows(), splits, 1, "splits",
               "of runs that hold every row");
   }
 

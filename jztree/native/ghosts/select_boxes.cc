@@ -45,7 +45,8 @@ void select_boxes(const Parallel& parallel, const SelectBoxes<D, T>& in) {
   }
   for (size_t i = 0; i < found.size(); ++i)
     for (int32_t rank : found[i])
-      if (int64_t at = next[static_cast<size_t>(rank)]++; at < room) in.order[at] = static_cast<int32_t>(i);
+      if (int64_t place_of_box = next[static_cast<size_t>(rank)]++; place_of_box < room)
+        in.order[place_of_box] = static_cast<int32_t>(i);
   std::fill(in.order + std::min(place, room), in.order + room, -1);
 }
 

@@ -60,8 +60,8 @@ __global__ void list_boxes(BoxSelection<D, T> selection, const int64_t* starts, 
   if (lane_index() == 0) counts[rank] = static_cast<int32_t>(end - next);
   if (next == end) return;
   selection.each_box(rank, [&](int64_t i, unsigned lanes) {
-    int64_t at = next + __popc(lanes & ((1u << lane_index()) - 1));
-    if ((lanes >> lane_index() & 1) && at < room) order[at] = static_cast<int32_t>(i);
+    int64_t place = next + __popc(lanes & ((1u << lane_index()) - 1));
+    if ((lanes >> lane_index() & 1) && place < room) order[place] = static_cast<int32_t>(i);
     next += __popc(lanes);
   });
 }

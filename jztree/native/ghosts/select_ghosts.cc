@@ -28,8 +28,8 @@ struct GhostSelection {
   struct Near {
     std::vector<WantingBoxes<D>> of_plane;
 
-    Near(const double* period, int64_t most) {
-      for (int plane = 0; plane < BlockPlanes<D, T>::planes; ++plane) of_plane.emplace_back(period, most);
+    Near(const double* period, int64_t capacity) {
+      for (int plane = 0; plane < BlockPlanes<D, T>::planes; ++plane) of_plane.emplace_back(period, capacity);
     }
   };
 
@@ -67,16 +67,17 @@ struct GhostSelection {
         for (int64_t i = 0; i < count; ++i) wrapped[i] = wrap(in.pos[(row + i) * D + d], box[d]);
         load(wrapped, x[d]);
       }
-      for (uint32_t found = boxes.wanted(x, (1u << count) - 1); found != 0; found &= found - 1)
-        rows.push_back(static_cast<int32_t>(row + __builtin_ctz(found)));
+      for (uint32_t wanted_points = boxes.wanted(x, (1u << count) - 1); wanted_points != 0;
+           wanted_points &= wanted_points - 1)
+        rows.push_back(static_cast<int32_t>(row + __builtin_ctz(wanted_points)));
     }
   }
 
   // The rows that rank r wants, in order. low, high: the bounding box of the rows.
   std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
-    const int64_t first = in.wanted.splits[r], most = std::max<int64_t>(0, in.wanted.splits[r + 1] - first);
-    WantingBoxes<D> of_rank(space.period, most), near_all(space.period, most);
-    for (int64_t i = first; i < first + most; ++i)
+    const int64_t first = in.wanted.splits[r], count = std::max<int64_t>(0, in.wanted.splits[r + 1] - first);
+    WantingBoxes<D> of_rank(space.period, count), near_all(space.period, count);
+    for (int64_t i = first; i < first + count; ++i)
       if (in.radius[i] >= 0 && !in.wanted.empty(i))
         of_rank.add(in.wanted.low(i), in.wanted.high(i), space.enlarged(in.radius[i]));
     if (!(low[0] <= high[0])) return {};
@@ -85,7 +86,7 @@ struct GhostSelection {
     const int plane = blocks.first_plane();
     std::vector<std::vector<int32_t>> parts(static_cast<size_t>(blocks[plane].count));
     parallel.blocks(blocks[plane].count, 1, [&](int64_t begin, int64_t end) {
-      Near near(space.period, most);
+      Near near(space.period, count);
       for (int64_t part = begin; part < end; ++part)
         add_rows(plane, part, near_all, near, parts[static_cast<size_t>(part)]);
     });
@@ -110,16 +111,16 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   blocks.include(0, in.blocks.count, low, high);
   for (int64_t r = 0; r < in.wanted.ranks(); ++r) {
     int32_t* out = in.order + std::min(place, room);
-    const int64_t left = std::max<int64_t>(0, room - place);
+    const int64_t rest_room = std::max<int64_t>(0, room - place);
     int64_t number = rows;
     if (r == me) {
-      parallel.blocks(std::min(left, rows), 1 << 14, [&](int64_t begin, int64_t end) {
+      parallel.blocks(std::min(rest_room, rows), 1 << 14, [&](int64_t begin, int64_t end) {
         std::iota(out + begin, out + end, static_cast<int32_t>(begin));
       });
     } else {
       std::vector<int32_t> chosen = selection.rows_for(parallel, r, low, high);
       number = static_cast<int64_t>(chosen.size());
-      std::copy_n(chosen.begin(), std::min(left, number), out);
+      std::copy_n(chosen.begin(), std::min(rest_room, number), out);
     }
     in.counts[r] = static_cast<int32_t>(number);
     place += number;

@@ -112,7 +112,7 @@ struct GhostTile {
 
   // The rows of this thread that a rank wants, one bit per item. All threads of the block take part.
   __device__ unsigned wanted_by(int64_t rank, BlockList<compact_threads>& near) const {
-    unsigned chosen = 0;
+    unsigned items = 0;
     int64_t end = selection.boxes_of(rank + 1);
     for (int64_t begin = selection.boxes_of(rank); begin < end; begin += compact_threads) {
       int64_t i = begin + threadIdx.x;
@@ -124,10 +124,10 @@ struct GhostTile {
       near.complete();
       for (int item = 0; near.count > 0 && item < compact_items; ++item) {
         int64_t row = compact_row(tile, item);
-        if (!(chosen >> item & 1) && holds(row) && is_wanted(row, near)) chosen |= 1u << item;
+        if (!(items >> item & 1) && holds(row) && is_wanted(row, near)) items |= 1u << item;
       }
     }
-    return chosen;
+    return items;
   }
 };
 
@@ -150,8 +150,8 @@ __global__ void count_ghosts(GhostSelection<D, T> selection) {
   GhostTile<D, T> tile(selection);
   int64_t* counts = selection.places + blockIdx.x;
   if (threadIdx.x == 0) {
-    int64_t own = smaller<int64_t>(selection.num() - tile.tile * compact_rows, compact_rows), me = selection.me[0];
-    if (own > 0 && me >= 0 && me < selection.ranks) counts[me * selection.tiles] = own;
+    int64_t own_rows = smaller<int64_t>(selection.num() - tile.tile * compact_rows, compact_rows), me = selection.me[0];
+    if (own_rows > 0 && me >= 0 && me < selection.ranks) counts[me * selection.tiles] = own_rows;
   }
   if (tile.box.empty()) return;
   each_rank(
@@ -173,22 +173,22 @@ __global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_
       selection.ranks,
       [&](int64_t rank) { return starts[rank * selection.tiles] < starts[rank * selection.tiles + 1]; },
       [&](int64_t rank) {
-        unsigned chosen = 0;
+        unsigned items = 0;
         int64_t start = starts[rank * selection.tiles], count = starts[rank * selection.tiles + 1] - start;
         if (rank == selection.me[0] || count == tile.last - tile.first) {
           int64_t first = rank == selection.me[0] ? 0 : tile.first;
           int64_t last = rank == selection.me[0] ? selection.num() : tile.last;
           for (int item = 0; item < compact_items; ++item) {
             int64_t row = compact_row(tile.tile, item);
-            if (row >= first && row < last) chosen |= 1u << item;
+            if (row >= first && row < last) items |= 1u << item;
           }
         } else {
-          chosen = tile.wanted_by(rank, near);
+          items = tile.wanted_by(rank, near);
         }
         int places[compact_items];
-        compact_places(chosen, places);
+        compact_places(items, places);
         for (int item = 0; item < compact_items; ++item)
-          if ((chosen >> item & 1) && start + places[item] < room)
+          if ((items >> item & 1) && start + places[item] < room)
             order[start + places[item]] = static_cast<int32_t>(compact_row(tile.tile, item));
       });
 }

@@ -14,8 +14,8 @@ template <int D>
 class WantingBoxes {
  public:
   // period: infinite for open dimensions. most: the largest number of boxes.
-  WantingBoxes(const double* period, int64_t most)
-      : stride_((most + lanes - 1) / lanes * lanes), numbers_((2 * D + 1) * stride_) {
+  WantingBoxes(const double* period, int64_t capacity)
+      : stride_((capacity + lanes - 1) / lanes * lanes), numbers_((2 * D + 1) * stride_) {
     std::copy(period, period + D, period_);
   }
 
@@ -51,33 +51,33 @@ class WantingBoxes {
         widest2 = widest2 + widest * widest;
       }
       load(others.far2() + i, far2);
-      const uint32_t there = others.count_ - i < lanes ? (1u << (others.count_ - i)) - 1 : (1u << lanes) - 1;
-      for (uint32_t near = lanes_at_most(gap2, far2) & there; near != 0; near &= near - 1)
-        take(others, i + __builtin_ctz(near));
-      one_wants_all_ |= (lanes_at_most(widest2, far2) & there) != 0;
+      const uint32_t used_lanes = others.count_ - i < lanes ? (1u << (others.count_ - i)) - 1 : (1u << lanes) - 1;
+      for (uint32_t reaching = lanes_at_most(gap2, far2) & used_lanes; reaching != 0; reaching &= reaching - 1)
+        take(others, i + __builtin_ctz(reaching));
+      one_wants_all_ |= (lanes_at_most(widest2, far2) & used_lanes) != 0;
     }
   }
 
   // The wanted ones among up to `lanes` points, one bit per point. x: lane by lane, for each dimension.
   uint32_t wanted(const Lanes<double>* x, uint32_t points) const {
-    uint32_t found = 0;
-    for (int64_t i = 0; i < count_ && found != points; ++i) {
+    uint32_t wanted_points = 0;
+    for (int64_t i = 0; i < count_ && wanted_points != points; ++i) {
       V gap2{};
       for (int d = 0; d < D; ++d) {
         const V gap = interval_gap<V>(x[d], x[d], V(corner(2 * d)[i]), V(corner(2 * d + 1)[i]), V(period_[d]));
         gap2 = gap2 + gap * gap;
       }
-      found |= lanes_at_most(gap2, V(far2()[i])) & points;
+      wanted_points |= lanes_at_most(gap2, V(far2()[i])) & points;
     }
-    return found;
+    return wanted_points;
   }
 
  private:
   using V = Lanes<double>;
 
   // The boxes' lower corners, dimension by dimension, then their upper corners, then their squared search distances.
-  double* corner(int which) { return numbers_.get() + which * stride_; }
-  const double* corner(int which) const { return numbers_.get() + which * stride_; }
+  double* corner(int column) { return numbers_.get() + column * stride_; }
+  const double* corner(int column) const { return numbers_.get() + column * stride_; }
   double* far2() { return corner(2 * D); }
   const double* far2() const { return corner(2 * D); }
 
@@ -87,7 +87,7 @@ class WantingBoxes {
   }
 
   void take(const WantingBoxes& others, int64_t i) {
-    for (int which = 0; which <= 2 * D; ++which) corner(which)[count_] = others.corner(which)[i];
+    for (int column = 0; column <= 2 * D; ++column) corner(column)[count_] = others.corner(column)[i];
     ++count_;
   }
 

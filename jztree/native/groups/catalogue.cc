@@ -85,8 +85,8 @@ void catalogue(const Parallel& parallel, const Catalogue<D, T>& in) {
   };
   in.each_column([](T* column, int64_t elements) { std::fill_n(column, elements, T{0}); });
   std::copy_n(segments.count, in.room, in.count);
-  int64_t whole = list.empty() ? segments.groups : std::max<int64_t>(0, segments.groups - 1);
-  parallel.blocks(whole, 16, [&](int64_t begin, int64_t end) {
+  int64_t complete_groups = list.empty() ? segments.groups : std::max<int64_t>(0, segments.groups - 1);
+  parallel.blocks(complete_groups, 16, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
       Moments<D> sums{};
       for (SumPass pass : {SumPass::masses, SumPass::centres, SumPass::spreads})
@@ -94,10 +94,10 @@ void catalogue(const Parallel& parallel, const Catalogue<D, T>& in) {
       write(g, sums);
     }
   });
-  if (whole == segments.groups) return;
+  if (complete_groups == segments.groups) return;
   Moments<D> tail = AllEnds<D>{list.data(), static_cast<int64_t>(list.size())}.tail_group(*in.ends.rank);
-  write(whole, tail);
-  in.count[whole] = static_cast<int32_t>(tail.count);
+  write(complete_groups, tail);
+  in.count[complete_groups] = static_cast<int32_t>(tail.count);
 }
 
 }  // namespace

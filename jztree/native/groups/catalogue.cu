@@ -86,10 +86,10 @@ __global__ void list_chunks(Chunks chunks) {
 
 // A pass number that is known on the host, or one stored on the GPU.
 struct PassNumber {
-  SumPass known;
-  const int32_t* given;
+  SumPass value;
+  const int32_t* stored;
 
-  __device__ SumPass operator()() const { return given ? static_cast<SumPass>(*given) : known; }
+  __device__ SumPass operator()() const { return stored ? static_cast<SumPass>(*stored) : value; }
 };
 
 // Add the sums of the block's threads; the first thread gets the result.
@@ -198,9 +198,9 @@ template <int D, typename T>
 void sum_large_groups(Queue& queue, const GroupParticles<D, T>& rows, const Lengths& box, const Chunks& chunks,
                       const CatalogueColumns<D, T>& columns) {
   auto* sums = queue.scratch<Moments<D>>(chunks.most);
-  auto* found = queue.scratch<Moments<D>>(chunks.most);
+  auto* partial_sums = queue.scratch<Moments<D>>(chunks.most);
   for (SumPass pass : {SumPass::masses, SumPass::centres, SumPass::spreads})
-    run_pass(queue, rows, box, chunks, PassNumber{pass, nullptr}, sums, found);
+    run_pass(queue, rows, box, chunks, PassNumber{pass, nullptr}, sums, partial_sums);
   queue.launch_over(chunks.most, write_large_groups<D, T>, rows, box, chunks, sums, columns);
 }
 

@@ -17,7 +17,7 @@ void group_edges(const Parallel&, const GroupEdges& in) {
   int64_t ranks = in.received.rows(), rows = in.label.rows();
   int32_t me = *in.rank;
   if (me < 0 || me >= ranks) throw Refusal("the rank is invalid; it must be from 0 to the number of ranks minus 1.");
-  int64_t own = in.received[me], row = own;
+  int64_t local_rows = in.received[me], row = local_rows;
   std::vector<Edge> found;
   for (int32_t r = me + 1; r < ranks; ++r) {
     int64_t end = row + in.received[r];
@@ -26,7 +26,7 @@ void group_edges(const Parallel&, const GroupEdges& in) {
       Edge edge{{me, in.label[row]}, {r, in.owner_label[row]}};
       // Neighbours in z-order are usually in one group, so most edges repeat the previous one. Repeats are dropped here
       // to keep the list short before it is sorted.
-      if (edge.a.row < own && (found.empty() || !(found.back() == edge))) found.push_back(edge);
+      if (edge.a.row < local_rows && (found.empty() || !(found.back() == edge))) found.push_back(edge);
     }
   }
   std::sort(found.begin(), found.end());
@@ -147,18 +147,18 @@ class LabelWriter {
   bool write(int64_t begin, int64_t end) const {
     const int64_t num = std::clamp(in_.num(), begin, end);
     bool inside = true;
-    for (int64_t row = begin; row < num; row += few) inside &= write_few(row, std::min(few, num - row));
+    for (int64_t row = begin; row < num; row += block_rows) inside &= write_block(row, std::min(block_rows, num - row));
     std::iota(in_.rows + num, in_.rows + end, static_cast<int32_t>(num) + start_);
     if (!joined()) std::fill(in_.ranks + num, in_.ranks + end, me_);
     return inside;
   }
 
  private:
-  static constexpr int64_t few = 256;
+  static constexpr int64_t block_rows = 256;
 
   bool joined() const { return in_.starts.rows() > 0; }
 
-  bool write_few(int64_t begin, int64_t count) const {
+  bool write_block(int64_t begin, int64_t count) const {
     const int32_t* first = in_.label + begin;
     const uint32_t n = static_cast<uint32_t>(in_.parent.rows());
     uint32_t outside = 0, any_hooked = 0;
@@ -173,8 +173,8 @@ class LabelWriter {
   }
 
   void write_hooked(int64_t row, const Vertex& group) const {
-    const bool known = group.rank >= 0 && group.rank < in_.starts.rows();
-    in_.rows[row] = known ? in_.starts[group.rank] + group.row : group.row;
+    const bool has_start = group.rank >= 0 && group.rank < in_.starts.rows();
+    in_.rows[row] = has_start ? in_.starts[group.rank] + group.row : group.row;
     if (!joined()) in_.ranks[row] = group.rank;
   }
 

@@ -40,27 +40,28 @@ struct Ghosts {
 
 // Edges as sort keys: far ends, the rank above the row, and near ends. For rows without an edge, the near end sorts
 // last.
-__global__ void find_edges(Ghosts ghosts, uint64_t* far, uint32_t* near) {
+__global__ void find_edges(Ghosts ghosts, uint64_t* far, uint32_t* local_ends) {
   int64_t row = thread_index();
   if (row >= ghosts.rows) return;
-  int64_t own = ghosts.own(), owner = row >= own ? ghosts.owner(row) : ghosts.ranks, label = ghosts.label[row];
-  bool is_edge = owner < ghosts.ranks && label >= 0 && label < own;
-  near[row] = static_cast<uint32_t>(is_edge ? label : ghosts.rows);
+  int64_t local_rows = ghosts.own(), owner = row >= local_rows ? ghosts.owner(row) : ghosts.ranks,
+          label = ghosts.label[row];
+  bool is_edge = owner < ghosts.ranks && label >= 0 && label < local_rows;
+  local_ends[row] = static_cast<uint32_t>(is_edge ? label : ghosts.rows);
   far[row] = is_edge ? static_cast<uint64_t>(owner) << 31 | static_cast<uint32_t>(ghosts.owner_label[row]) : 0;
 }
 
-__global__ void mark_first(const uint64_t* far, const uint32_t* near, int64_t rows, int32_t* first) {
+__global__ void mark_first(const uint64_t* far, const uint32_t* local_ends, int64_t rows, int32_t* first) {
   int64_t i = thread_index();
   if (i > rows) return;
-  first[i] = i < rows && near[i] < rows && (i == 0 || near[i] != near[i - 1] || far[i] != far[i - 1]);
+  first[i] = i < rows && local_ends[i] < rows && (i == 0 || local_ends[i] != local_ends[i - 1] || far[i] != far[i - 1]);
 }
 
-__global__ void write_edges(const uint64_t* far, const uint32_t* near, const int32_t* place, const int32_t* rank,
+__global__ void write_edges(const uint64_t* far, const uint32_t* local_ends, const int32_t* place, const int32_t* rank,
                             int64_t rows, int64_t room, Edge* edges, int32_t* number) {
   int64_t i = thread_index();
   if (i == 0) *number = place[rows];
   if (i >= rows || place[i] == place[i + 1] || place[i] >= room) return;
-  edges[place[i]] = Edge{{rank[0], static_cast<int32_t>(near[i])},
+  edges[place[i]] = Edge{{rank[0], static_cast<int32_t>(local_ends[i])},
                          {static_cast<int32_t>(far[i] >> 31), static_cast<int32_t>(far[i] & 0x7fffffff)}};
 }
 
@@ -70,17 +71,17 @@ void group_edges(Queue& queue, const GroupEdges& in) {
   exclusive_sum(queue, in.received.data, before, ranks);
   Ghosts ghosts{in.label, in.owner_label, in.received, in.rank, before, rows, ranks};
   DoubleBuffer<uint64_t> far{queue.scratch<uint64_t>(rows), queue.scratch<uint64_t>(rows)};
-  DoubleBuffer<uint32_t> near{queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1)};
-  queue.launch_over(rows, find_edges, ghosts, far.current, near.current);
+  DoubleBuffer<uint32_t> local_ends{queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1)};
+  queue.launch_over(rows, find_edges, ghosts, far.current, local_ends.current);
   if (rows > 0) {
     // Stable sort, by near ends after far ends.
-    sort_pairs(queue, far, near, rows, 0, 31 + bits_of(ranks - 1));
-    sort_pairs(queue, near, far, rows, 0, bits_of(rows));
+    sort_pairs(queue, far, local_ends, rows, 0, 31 + bits_of(ranks - 1));
+    sort_pairs(queue, local_ends, far, rows, 0, bits_of(rows));
   }
-  auto* place = reinterpret_cast<int32_t*>(near.other);
-  queue.launch_over(rows + 1, mark_first, far.current, near.current, rows, place);
+  auto* place = reinterpret_cast<int32_t*>(local_ends.other);
+  queue.launch_over(rows + 1, mark_first, far.current, local_ends.current, rows, place);
   exclusive_sum(queue, place, place, rows + 1);
-  queue.launch_over(rows + 1, write_edges, far.current, near.current, place, in.rank, rows, in.edges.rows(),
+  queue.launch_over(rows + 1, write_edges, far.current, local_ends.current, place, in.rank, rows, in.edges.rows(),
                     rows_as<Edge>(in.edges), in.number);
 }
 

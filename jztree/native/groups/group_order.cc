@@ -124,8 +124,10 @@ class Order {
     }
   }
 
-  void place_rows(Part& part, int64_t other, int64_t begin, int64_t end) {
-    auto put = [&](int64_t row, auto& next) { in_.order[next >= 0 ? next++ : other++] = static_cast<int32_t>(row); };
+  void place_rows(Part& part, int64_t unlisted_place, int64_t begin, int64_t end) {
+    auto put = [&](int64_t row, auto& next) {
+      in_.order[next >= 0 ? next++ : unlisted_place++] = static_cast<int32_t>(row);
+    };
     each_row(part, begin, end, put, put);
   }
 

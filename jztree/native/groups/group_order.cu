@@ -46,8 +46,8 @@ __global__ void number_rows(ListedGroups groups, const int32_t* label, Count num
                             int32_t* rows) {
   int64_t row = thread_index();
   if (row >= groups.n) return;
-  int64_t here = num(), first = row < here ? label[row] : -1;
-  bool listed = first >= 0 && first < here && groups.begins(first);
+  int64_t rows_here = num(), first = row < rows_here ? label[row] : -1;
+  bool listed = first >= 0 && first < rows_here && groups.begins(first);
   key[row] = listed ? static_cast<uint32_t>(groups.number[first]) : last;
   rows[row] = static_cast<int32_t>(row);
 }

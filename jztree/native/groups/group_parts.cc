@@ -31,15 +31,15 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
                                    // labels of runs
   for (int64_t row = 0; row < num; ++row) {
     count[row] = 0;  // set before any row of a part that begins here
-    const bool mine = roots.rank[row] == me;
+    const bool is_local = roots.rank[row] == me;
     const int32_t root = roots.row[row];
-    if (mine) label[row] = root;
+    if (is_local) label[row] = root;
     // The labels set so far show which rows are roots of this rank.
-    if (mine ? root < 0 || root > row || label[root] != root : roots.bad(row, me, n)) {
+    if (is_local ? root < 0 || root > row || label[root] != root : roots.bad(row, me, n)) {
       bad_row = row;
       return {};
     }
-    if (mine) {
+    if (is_local) {
       ++count[root];
       continue;
     }
@@ -65,9 +65,9 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
 bool windows_fit(const Windows& windows, const Roots& roots, const std::vector<int32_t>& parts, int64_t chunk) {
   int64_t rank = -1, window = -1, here = 0;
   for (int32_t part : parts) {
-    bool same = roots.rank[part] == rank && windows.of(roots.row[part]) == window;
+    bool continues = roots.rank[part] == rank && windows.of(roots.row[part]) == window;
     rank = roots.rank[part], window = windows.of(roots.row[part]);
-    here = same ? here + 1 : 1;
+    here = continues ? here + 1 : 1;
     if (here > chunk) return false;
   }
   return true;

@@ -48,12 +48,12 @@ struct PartKeys {
 __global__ void begin_parts(PartKeys keys, const int32_t* rank, GoodRows num, int32_t* label, int32_t* count,
                             uint64_t* key, int32_t* rows) {
   int64_t row = thread_index(), n = num.num.rows;
-  bool here = row < num(), mine = here && keys.roots.rank[row] == *rank;
-  int32_t root = mine ? keys.roots.row[row] : -1;
+  bool exists = row < num(), is_local = exists && keys.roots.rank[row] == *rank;
+  int32_t root = is_local ? keys.roots.row[row] : -1;
   count_members(count, root);
   if (row >= n) return;
-  label[row] = mine ? root : static_cast<int32_t>(row);
-  key[row] = here && !mine ? keys.key(row) : keys.last();
+  label[row] = is_local ? root : static_cast<int32_t>(row);
+  key[row] = exists && !is_local ? keys.key(row) : keys.last();
   rows[row] = static_cast<int32_t>(row);
 }
 
@@ -99,10 +99,10 @@ __global__ void cut_windows(Roots roots, const int32_t* parts, Count num_parts, 
   int64_t part = thread_index();
   if (part == 0) atomicMax(windows, 1);
   if (part < chunk || part >= num_parts()) return;
-  int64_t here = parts[part], before = parts[part - chunk];
-  if (roots.rank[here] != roots.rank[before]) return;
+  int64_t row = parts[part], earlier_row = parts[part - chunk];
+  if (roots.rank[row] != roots.rank[earlier_row]) return;
   Windows cut{num_parts.rows, 1};
-  while (cut.count < (1 << 30) && cut.of(roots.row[here]) == cut.of(roots.row[before])) cut.count *= 2;
+  while (cut.count < (1 << 30) && cut.of(roots.row[row]) == cut.of(roots.row[earlier_row])) cut.count *= 2;
   if (cut.count > 1) atomicMax(windows, static_cast<int32_t>(cut.count));
 }
 

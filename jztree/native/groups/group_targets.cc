@@ -74,8 +74,8 @@ void group_targets(const Parallel&, const GroupTargets& in) {
     }
     if (place >= end) misfit(row);
     in.to_rank[row] = static_cast<int32_t>(share.rank(place));
-    int32_t there = static_cast<int32_t>(place - share.start());
-    in.target[row] = root ? ~there : there;
+    int32_t offset = static_cast<int32_t>(place - share.start());
+    in.target[row] = root ? ~offset : offset;
   }
   std::fill(in.to_rank + num, in.to_rank + n, -1);
   std::fill(in.target + num, in.target + n, 0);
@@ -106,8 +106,8 @@ void group_segments(const Parallel&, const GroupSegments& in) {
   std::fill_n(in.count.data, in.room(), 0);
   std::fill_n(in.offset, in.room(), 0);
   *in.head = 0;
-  auto row_of = [&](uint64_t at) {
-    return at > start ? static_cast<int64_t>(std::min(at - start, static_cast<uint64_t>(num))) : 0;
+  auto row_of = [&](uint64_t position) {
+    return position > start ? static_cast<int64_t>(std::min(position - start, static_cast<uint64_t>(num))) : 0;
   };
   const char* misfit = "the received particles do not match the groups in tallies.";
   for (int64_t r = 0; r < ranks; ++r) {

@@ -66,15 +66,15 @@ __global__ void write_targets(Targets targets, const uint32_t* key, const int32_
   int64_t i = thread_index(), n = num.rows;
   if (i >= n) return;
   int64_t row = rows[i], part = key[i];
-  bool here = row < num(), listed = part < n;
+  bool exists = row < num(), listed = part < n;
   uint64_t total = targets.order.total(), place = total;
-  if (here) place = targets.place(row, part, listed, static_cast<uint64_t>(i - begin[part]));
+  if (exists) place = targets.place(row, part, listed, static_cast<uint64_t>(i - begin[part]));
   bool goes = place < total;
   Shares shares(total, static_cast<uint64_t>(targets.order.ranks));
   uint64_t to = goes ? shares.rank_of(place) : 0;
-  int32_t there = goes ? static_cast<int32_t>(place - shares.start(to)) : 0;
+  int32_t offset = goes ? static_cast<int32_t>(place - shares.start(to)) : 0;
   to_rank[row] = goes ? static_cast<int32_t>(to) : -1;
-  target[row] = listed && targets.is_root(row) ? ~there : there;
+  target[row] = listed && targets.is_root(row) ? ~offset : offset;
 }
 
 // After rows are sorted by group, their positions give the number of rows before each.
@@ -102,13 +102,13 @@ struct MyShare {
     return Shares(order.total(), static_cast<uint64_t>(order.ranks)).start(static_cast<uint64_t>(rank()));
   }
 
-  // The last rank whose part of the order starts before `at`, or -1 if no part does. If `there`, a part that starts at
-  // `at` also counts.
-  __device__ int64_t owner(uint64_t at, bool there) const {
+  // The last rank whose part of the order starts before `position`, or -1 if no part does. If `inclusive`, a part that
+  // starts at `position` also counts.
+  __device__ int64_t owner(uint64_t position, bool inclusive) const {
     int64_t first = 0, last = order.ranks;
     while (first < last) {
       int64_t middle = (first + last) / 2;
-      bool before = there ? order.groups(middle) <= at : order.groups(middle) < at;
+      bool before = inclusive ? order.groups(middle) <= position : order.groups(middle) < position;
       (before ? first : last) = before ? middle + 1 : middle;
     }
     return first - 1;

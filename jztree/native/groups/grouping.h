@@ -48,11 +48,11 @@ struct Roots {
   }
   JZTREE_BOTH uint64_t key(int64_t i) const { return key_of(rank[i], static_cast<uint32_t>(row[i])); }
 
-  // Whether the root of `at` is invalid: no particle comes before the root of its group, and the root is a member
+  // Whether the root of `place` is invalid: no particle comes before the root of its group, and the root is a member
   // itself. me: this rank, which has n rows.
-  JZTREE_BOTH bool bad(int64_t at, int64_t me, int64_t n) const {
-    int64_t owner = rank[at], root = row[at];
-    if (owner < 0 || owner > me || root < 0 || root >= (owner == me ? at + 1 : n)) return true;
+  JZTREE_BOTH bool bad(int64_t place, int64_t me, int64_t n) const {
+    int64_t owner = rank[place], root = row[place];
+    if (owner < 0 || owner > me || root < 0 || root >= (owner == me ? place + 1 : n)) return true;
     return owner == me && (rank[root] != me || row[root] != root);
   }
 };

@@ -17,8 +17,8 @@ __device__ GroupParticles<D, T> in_box(GroupParticles<D, T> particles, const Len
 template <int D>
 __device__ void reduce_warp(SumPass pass, Moments<D>& sums) {
   sums.change(
-      pass, sums, [](double& mine, double) { mine = warp_sum(mine); },
-      [](double& mine, double) { mine = warp_max(mine); });
+      pass, sums, [](double& sum, double) { sum = warp_sum(sum); },
+      [](double& maximum, double) { maximum = warp_max(maximum); });
 }
 
 }  // namespace jztree

@@ -48,10 +48,10 @@ struct Pairs {
 // The power of two that scales a number to between 1/2 and 1, limited to exponents of at most 1000 in size, so that it
 // has an inverse. The scaling changes no digit.
 JZTREE_BOTH inline double factor_to_one(double number) {
-  constexpr int most = 1000;
+  constexpr int max_exponent = 1000;
   int exponent = 0;
   std::frexp(number, &exponent);
-  return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
+  return std::ldexp(1., exponent > max_exponent ? -max_exponent : exponent < -max_exponent ? max_exponent : -exponent);
 }
 
 // Sums over a group, or over one rank's part of a group. All members are doubles, so ranks can send the struct as
@@ -100,8 +100,8 @@ struct Moments {
   // Add the results of a pass for a part that comes later in the order of particles.
   JZTREE_BOTH void join(SumPass pass, const Moments& part) {
     change(
-        pass, part, [](double& mine, double other) { mine += other; },
-        [](double& mine, double other) { mine = std::max(mine, other); });
+        pass, part, [](double& sum, double part_sum) { sum += part_sum; },
+        [](double& maximum, double part_maximum) { maximum = std::max(maximum, part_maximum); });
   }
 
   JZTREE_BOTH void join(const Moments& part) {
@@ -112,7 +112,7 @@ struct Moments {
 
   // Copy the results of a pass from `part`; everything else stays unchanged.
   JZTREE_BOTH void take(SumPass pass, const Moments& part) {
-    auto set = [](double& mine, double other) { mine = other; };
+    auto set = [](double& target, double value) { target = value; };
     change(pass, part, set, set);
     for (int d = 0; d < D && pass == SumPass::masses; ++d) first[d] = part.first[d];
   }

@@ -15,8 +15,8 @@ class SharedGroups {
   void add(int32_t root_row) { groups_.push_back({root_row, 0}); }
   void all_are_added() {
     std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.root_row < b.root_row; });
-    auto same = [](const Group& a, const Group& b) { return a.root_row == b.root_row; };
-    groups_.erase(std::unique(groups_.begin(), groups_.end(), same), groups_.end());
+    auto equal_roots = [](const Group& a, const Group& b) { return a.root_row == b.root_row; };
+    groups_.erase(std::unique(groups_.begin(), groups_.end(), equal_roots), groups_.end());
   }
 
   // For a group that was added: its number of particles on other ranks.
@@ -35,13 +35,13 @@ class SharedGroups {
       if (root_rank[row] != me) continue;
       // A branch on whether a row is a root would be unpredictable. So other rows also get a place, which has no
       // meaning.
-      const uint64_t here = static_cast<uint64_t>(count[row]);
-      uint64_t particles = here;
+      const uint64_t local_particles = static_cast<uint64_t>(count[row]);
+      uint64_t particles = local_particles;
       const bool shared = next != groups_.end() && next->root_row == row;
       if (shared) particles += next->number;
       const bool listed = particles >= npart_min;
       write_wide(places + 2 * row, listed ? tally.listed : not_listed);
-      if (shared) next++->number = listed ? tally.listed + here : not_listed;
+      if (shared) next++->number = listed ? tally.listed + local_particles : not_listed;
       tally.listed += listed ? particles : 0;
       tally.largest = std::max(tally.largest, particles);
     }
@@ -63,7 +63,7 @@ void settle_groups(const Parallel&, const SettleGroups& in) {
     throw Refusal("the window is invalid; it must be from 0 to the number of windows minus 1.");
   const int64_t begin = cut.begin(w), end = cut.begin(w + 1);
   SharedGroups groups;
-  const int32_t* part = in.told;
+  const int32_t* part = in.reports;
   for (int64_t i = 0; i < entries; ++i) {
     const int32_t row = part[2 * i];
     if (row < 0) continue;

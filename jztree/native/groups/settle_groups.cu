@@ -24,7 +24,7 @@ struct WindowGroups {
   __device__ bool owned(int64_t row) const {
     return row < window.rows && count[row] > 0 && root_rank[row] == *rank && window.holds(row);
   }
-  __device__ bool told_of(int64_t row) const { return window.holds(row) && count[row] > 0; }
+  __device__ bool is_reported(int64_t row) const { return window.holds(row) && count[row] > 0; }
   __device__ uint64_t particles(int64_t row, const uint64_t* size) const {
     return size[row] + static_cast<uint64_t>(count[row]);
   }
@@ -34,12 +34,12 @@ struct WindowGroups {
   }
 };
 
-__global__ void add_told(WindowGroups groups, const int32_t* told, int64_t entries, uint64_t* size) {
+__global__ void add_reports(WindowGroups groups, const int32_t* reports, int64_t entries, uint64_t* size) {
   int64_t entry = thread_index();
   if (entry >= entries) return;
-  int64_t row = told[2 * entry];
-  if (row >= 0 && groups.told_of(row))
-    atomicAdd(atomic_word(size + row), static_cast<unsigned long long>(told[2 * entry + 1]));
+  int64_t row = reports[2 * entry];
+  if (row >= 0 && groups.is_reported(row))
+    atomicAdd(atomic_word(size + row), static_cast<unsigned long long>(reports[2 * entry + 1]));
 }
 
 __global__ void list_groups(WindowGroups groups, const uint64_t* size, uint64_t* place, Tally* tally) {
@@ -49,8 +49,8 @@ __global__ void list_groups(WindowGroups groups, const uint64_t* size, uint64_t*
   largest = warp_max(largest);
   // Read the maximum before the atomic operation: few warps have a larger value. If the value read is outdated, it is
   // smaller, and only costs an unnecessary atomic operation.
-  const volatile uint64_t* known = &tally->largest;
-  if (lane_index() == 0 && largest > *known)
+  const volatile uint64_t* earlier_largest = &tally->largest;
+  if (lane_index() == 0 && largest > *earlier_largest)
     atomicMax(atomic_word(&tally->largest), static_cast<unsigned long long>(largest));
 }
 
@@ -63,22 +63,22 @@ __global__ void place_groups(WindowGroups groups, const uint64_t* place, const T
   uint64_t listed = groups.listed(row, next);
   if (row == groups.window.rows - 1) tally->listed = before->listed + place[row] + listed;
   if (!groups.owned(row)) return;
-  uint64_t at = listed > 0 ? before->listed + place[row] : not_listed;
-  places[row] = at;
-  next[row] = listed > 0 ? at + static_cast<uint64_t>(groups.count[row]) : not_listed;
+  uint64_t start = listed > 0 ? before->listed + place[row] : not_listed;
+  places[row] = start;
+  next[row] = listed > 0 ? start + static_cast<uint64_t>(groups.count[row]) : not_listed;
 }
 
 // The answers to one rank. It has at most one part of a group, so no other thread works on this group; answers to the
 // next rank wait until this kernel is done.
-__global__ void answer_rank(WindowGroups groups, const int32_t* told, int64_t chunk, uint64_t* next,
+__global__ void answer_rank(WindowGroups groups, const int32_t* reports, int64_t chunk, uint64_t* next,
                             uint64_t* answers) {
   int64_t entry = thread_index();
   if (entry >= chunk) return;
-  int64_t row = told[2 * entry];
-  bool known = row >= 0 && groups.told_of(row);
-  uint64_t place = known ? next[row] : 0;
+  int64_t row = reports[2 * entry];
+  bool reported = row >= 0 && groups.is_reported(row);
+  uint64_t place = reported ? next[row] : 0;
   answers[entry] = place;
-  if (known && place != not_listed) next[row] = place + static_cast<uint64_t>(told[2 * entry + 1]);
+  if (reported && place != not_listed) next[row] = place + static_cast<uint64_t>(reports[2 * entry + 1]);
 }
 
 void settle_groups(Queue& queue, const SettleGroups& in) {
@@ -90,14 +90,14 @@ void settle_groups(Queue& queue, const SettleGroups& in) {
   auto* size = queue.scratch<uint64_t>(n);
   auto* place = queue.scratch<uint64_t>(n);
   queue.fill_bytes(size, 0, n);
-  queue.launch_over(entries, add_told, groups, in.told, entries, size);
+  queue.launch_over(entries, add_reports, groups, in.reports, entries, size);
   if (n > 0) {
     queue.launch_over(n, list_groups, groups, size, place, after);
     exclusive_sum(queue, place, place, n);
     queue.launch_over(n, place_groups, groups, place, before, size, reinterpret_cast<uint64_t*>(in.places), after);
   }
   for (int64_t r = 0; r < in.ranks(); ++r)
-    queue.launch_over(chunk, answer_rank, groups, in.told + 2 * chunk * r, chunk, size,
+    queue.launch_over(chunk, answer_rank, groups, in.reports + 2 * chunk * r, chunk, size,
                       reinterpret_cast<uint64_t*>(in.answers) + chunk * r);
 }
 

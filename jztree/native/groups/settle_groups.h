@@ -17,7 +17,7 @@ struct SettleGroups {
   const int32_t* rank;
   Array<const int32_t> root_rank;  // (n,)
   const int32_t* count;            // (n,)
-  Array<const int32_t> told;       // (ranks, chunk, 2): (row of the root, particles), received from all ranks
+  Array<const int32_t> reports;    // (ranks, chunk, 2): (row of the root, particles), received from all ranks
   const int32_t *window, *windows;
   const uint32_t* old_tally;
   uint32_t* answers;  // (ranks, chunk, 2), the places of the received parts
@@ -29,7 +29,7 @@ struct SettleGroups {
       : rank(in.number("rank")),
         root_rank(in.argument<int32_t>("root_rank", {any})),
         count(in.argument<int32_t>("count", {rows()})),
-        told(in.argument<int32_t>("told", {any, any, 2})),
+        reports(in.argument<int32_t>("reports", {any, any, 2})),
         window(in.number("window")),
         windows(in.number("windows")),
         old_tally(in.argument<uint32_t>("old_tally", {Tally::words})),
@@ -39,8 +39,8 @@ struct SettleGroups {
         npart_min(in.attributes().integer("npart_min")) {}
 
   int64_t rows() const { return root_rank.rows(); }
-  int64_t ranks() const { return told.dims[0]; }
-  int64_t chunk() const { return told.dims[1]; }
+  int64_t ranks() const { return reports.dims[0]; }
+  int64_t chunk() const { return reports.dims[1]; }
 };
 
 }  // namespace jztree

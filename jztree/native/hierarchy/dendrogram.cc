@@ -100,8 +100,8 @@ class Clusters {
   }
 
   static void raise(std::atomic<int32_t>& place, int32_t value) {
-    int32_t seen = place.load(std::memory_order_relaxed);
-    while (value > seen && !place.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+    int32_t current = place.load(std::memory_order_relaxed);
+    while (value > current && !place.compare_exchange_weak(current, value, std::memory_order_relaxed)) {
     }
   }
 

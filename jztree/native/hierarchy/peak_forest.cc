@@ -22,8 +22,8 @@ constexpr int64_t grain = 1 << 12;
 // A minimum does not depend on the order of the threads.
 template <typename T>
 void lower(std::atomic<T>& place, T value) {
-  T seen = place.load(std::memory_order_relaxed);
-  while (value < seen && !place.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  T current = place.load(std::memory_order_relaxed);
+  while (value < current && !place.compare_exchange_weak(current, value, std::memory_order_relaxed)) {
   }
 }
 
@@ -79,16 +79,16 @@ class PeakJoiner {
   // Call work(other) for the neighbours in the list of a row.
   template <typename Work>
   void each_near(int64_t row, const Work& work) const {
-    const int32_t* near = in_.near + row * k_;
-    for (int64_t i = 0; i < k_ && near[i] >= 0; ++i) work(near[i]);
+    const int32_t* neighbours = in_.near + row * k_;
+    for (int64_t i = 0; i < k_ && neighbours[i] >= 0; ++i) work(neighbours[i]);
   }
 
   // Whether a row has another in its list.
-  bool is_near(int32_t row, int32_t other) const {
-    const int32_t* near = in_.near + row * k_;
-    int found = 0;  // not bool, so that compilers vectorise the loop
-    for (int64_t i = 0; i < k_; ++i) found |= near[i] == other;
-    return found != 0;
+  bool is_near(int32_t row, int32_t second) const {
+    const int32_t* neighbours = in_.near + row * k_;
+    int is_listed = 0;  // not bool, so that compilers vectorise the loop
+    for (int64_t i = 0; i < k_; ++i) is_listed |= neighbours[i] == second;
+    return is_listed != 0;
   }
 
   // Find the peak of each particle: its rank is the root of the union-find over ranks.
@@ -97,17 +97,17 @@ class PeakJoiner {
     each([&](int64_t row) {
       int32_t best = in_.rank[row];
       bool valid = best >= 0 && best < num_;
-      each_near(row, [&](int32_t other) {
-        if (other >= num_) throw Refusal("invalid row in the graph of density peaks.");
-        best = std::min(best, in_.rank[other]);
+      each_near(row, [&](int32_t neighbour) {
+        if (neighbour >= num_) throw Refusal("invalid row in the graph of density peaks.");
+        best = std::min(best, in_.rank[neighbour]);
       });
       if (!valid) throw Refusal("invalid rank in the graph of density peaks.");
       up[row].store(best, std::memory_order_relaxed);
     });
     // Particles whose list a row is not in. If another is denser, `up` of it is denser as well.
     each([&](int64_t row) {
-      const int32_t own = in_.rank[row];
-      each_near(row, [&](int32_t other) { lower(up[other], own); });
+      const int32_t rank = in_.rank[row];
+      each_near(row, [&](int32_t neighbour) { lower(up[neighbour], rank); });
     });
     each([&](int64_t row) { joined_.set(in_.rank[row], up[row].load(std::memory_order_relaxed)); });
     each([&](int64_t rank) { in_.summit[rank] = joined_.find(rank); });
@@ -125,11 +125,11 @@ class PeakJoiner {
     const int64_t begin = static_cast<int64_t>(part) * grain, end = std::min(num_, begin + grain);
     for (int64_t row = begin; row < end; ++row) {
       int64_t above = 0, below = 0;
-      const int32_t own = in_.rank[row], peak = summit_[row];
-      each_near(row, [&](int32_t other) {
+      const int32_t rank = in_.rank[row], peak = summit_[row];
+      each_near(row, [&](int32_t neighbour) {
         // Without branches, which would be unpredictable.
-        const int leaves = summit_[other] != peak, up = in_.rank[other] < own;
-        denser[above] = sparser[below] = other;
+        const int leaves = summit_[neighbour] != peak, up = in_.rank[neighbour] < rank;
+        denser[above] = sparser[below] = neighbour;
         above += leaves & up;
         below += leaves & (up ^ 1);
       });
@@ -140,8 +140,8 @@ class PeakJoiner {
     }
   }
 
-  Link link_between(int64_t row, int32_t other) {
-    return {edge_between(in_.rank[row], in_.rank[other]), summit_[row], summit_[other]};
+  Link link_between(int64_t row, int32_t second) {
+    return {edge_between(in_.rank[row], in_.rank[second]), summit_[row], summit_[second]};
   }
 
   // Add the edge from a row to a denser one. If those from `first` on have one to the same peak, the earlier remains.
@@ -158,23 +158,23 @@ class PeakJoiner {
   // Offer the edges of a part to the sets that they join, and forget edges within sets.
   void offer(size_t part) {
     std::vector<Link>& links = parts_[part];
-    size_t kept = 0;
+    size_t count = 0;
     for (const Link& link : links) {
       const int32_t a = joined_.find(link.a), b = joined_.find(link.b);
       if (a == b) continue;
       lower(first_[a], link.edge);
       lower(first_[b], link.edge);
-      links[kept++] = {link.edge, a, b};
+      links[count++] = {link.edge, a, b};
     }
-    links.resize(kept);
+    links.resize(count);
   }
 
   // Join sets by the edges of a part that are the first of a set.
   void join(size_t part) {
     for (const Link& link : parts_[part]) {
-      const bool chosen = first_[link.a].load(std::memory_order_relaxed) == link.edge ||
-                          first_[link.b].load(std::memory_order_relaxed) == link.edge;
-      if (!chosen) continue;
+      const bool is_first = first_[link.a].load(std::memory_order_relaxed) == link.edge ||
+                            first_[link.b].load(std::memory_order_relaxed) == link.edge;
+      if (!is_first) continue;
       edges_[count_.fetch_add(1, std::memory_order_relaxed)] = link.edge;
       joined_.unite(link.a, link.b);
     }

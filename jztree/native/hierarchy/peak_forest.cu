@@ -30,8 +30,8 @@ struct DevicePeaks {
   // Call work(other) for the neighbours in the list of a row.
   template <typename Work>
   __device__ void each_near(int64_t row, const Work& work) const {
-    const int32_t* own = near + row * k;
-    for (int64_t i = 0; i < k && own[i] >= 0 && own[i] < num(); ++i) work(own[i]);
+    const int32_t* neighbours = near + row * k;
+    for (int64_t i = 0; i < k && neighbours[i] >= 0 && neighbours[i] < num(); ++i) work(neighbours[i]);
   }
 
   // Whether a round before this one found no edge.
@@ -56,14 +56,14 @@ __global__ void begin_rows(DevicePeaks peaks) {
 __global__ void find_densest(DevicePeaks peaks) {
   const int64_t row = thread_index();
   if (row >= peaks.num()) return;
-  const int32_t own = peaks.rank[row];
-  int32_t best = own;
-  peaks.each_near(row, [&](int32_t other) {
-    const int32_t rank = peaks.rank[other];
+  const int32_t row_rank = peaks.rank[row];
+  int32_t best = row_rank;
+  peaks.each_near(row, [&](int32_t neighbour) {
+    const int32_t rank = peaks.rank[neighbour];
     best = rank < best ? rank : best;
-    if (rank > own && own < load_relaxed(peaks.up + other)) atomicMin(peaks.up + other, own);
+    if (rank > row_rank && row_rank < load_relaxed(peaks.up + neighbour)) atomicMin(peaks.up + neighbour, row_rank);
   });
-  if (best < own) atomicMin(peaks.up + row, best);
+  if (best < row_rank) atomicMin(peaks.up + row, best);
 }
 
 __global__ void climb_once(DevicePeaks peaks) {
@@ -87,13 +87,13 @@ __global__ void begin_round(DevicePeaks peaks, int round) {
 __global__ void offer_edges(DevicePeaks peaks, int round) {
   const int64_t row = thread_index();
   if (row >= peaks.num() || peaks.is_done(round)) return;
-  const int32_t own = peaks.rank[row], set = peaks.set[row];
+  const int32_t row_rank = peaks.rank[row], set = peaks.set[row];
   uint64_t first = no_edge;
-  peaks.each_near(row, [&](int32_t other) {
-    if (peaks.set[other] == set) return;
-    const uint64_t edge = edge_between(own, peaks.rank[other]);
+  peaks.each_near(row, [&](int32_t neighbour) {
+    if (peaks.set[neighbour] == set) return;
+    const uint64_t edge = edge_between(row_rank, peaks.rank[neighbour]);
     first = edge < first ? edge : first;
-    lower(peaks.first + peaks.set[other], edge);
+    lower(peaks.first + peaks.set[neighbour], edge);
   });
   if (first != no_edge) lower(peaks.first + set, first);
 }
@@ -105,10 +105,10 @@ __global__ void join_sets(DevicePeaks peaks, int round) {
   const uint64_t edge = peaks.first[set];
   if (edge == no_edge) return;
   const int32_t a = peaks.set[peaks.row_of[sparser_end(edge)]], b = peaks.set[peaks.row_of[denser_end(edge)]];
-  const int32_t other = a == set ? b : a;
-  if (peaks.first[other] == edge && other < set) return;
+  const int32_t partner = a == set ? b : a;
+  if (peaks.first[partner] == edge && partner < set) return;
   peaks.edges[atomicAdd(peaks.count, 1)] = edge;
-  peaks.joined.unite(static_cast<int32_t>(set), other);
+  peaks.joined.unite(static_cast<int32_t>(set), partner);
 }
 
 // Fill the places after the last edge, so that the sort moves them past all edges.

@@ -51,7 +51,7 @@ class Boruvka {
         edges_(edges),
         candidates_(sets.num),
         searching_(tree.leaves()),
-        most_(largest_leaf(tree)) {}
+        leaf_capacity_(largest_leaf(tree)) {}
 
   // Writes the edges, in any order.
   void run() {
@@ -63,7 +63,7 @@ class Boruvka {
       join_equal_points();
       join_single_rows();
     }
-    while (count_.load() < wanted_) {
+    while (count_.load() < edge_count_) {
       label();
       offer();
       search();
@@ -110,18 +110,18 @@ class Boruvka {
       sets_.floor[row] = 0;
       if (sets_.particles.has_core()) sets_.core[row] = sets_.rule.weight(sets_.pos(row), sets_.particles.core_of(row));
     });
-    wanted_ = sets_.num - 1;
+    edge_count_ = sets_.num - 1;
   }
 
   void count_sets() {
     std::atomic<int64_t> sets{0};
     parallel_.blocks(sets_.num, 1 << 13, [&](int64_t begin, int64_t end) {
       const int32_t* label = sets_.particles.label;
-      int64_t some = 0;
-      for (int64_t row = begin; row < end; ++row) some += label[row] == row;
-      sets.fetch_add(some, std::memory_order_relaxed);
+      int64_t labels = 0;
+      for (int64_t row = begin; row < end; ++row) labels += label[row] == row;
+      sets.fetch_add(labels, std::memory_order_relaxed);
     });
-    wanted_ = sets.load() - 1;
+    edge_count_ = sets.load() - 1;
   }
 
   void join_equal_points() {
@@ -137,13 +137,14 @@ class Boruvka {
   void join_equal(int64_t first, std::vector<Edge>& added) {
     int64_t end = first + 1;
     while (end < sets_.num && same_place(end - 1, end)) ++end;
-    const int64_t chosen = first_output(first, end, [](int64_t) { return true; });
-    const int64_t own = first_output(first, end, [&](int64_t row) { return !sets_.particles.is_ghost(row); });
+    const int64_t representative = first_output(first, end, [](int64_t) { return true; });
+    const int64_t local_row = first_output(first, end, [&](int64_t row) { return !sets_.particles.is_ghost(row); });
     for (int64_t row = first; row < end; ++row) {
-      if (row == chosen) continue;
-      const bool certain = !sets_.particles.is_ghost(row) && (row != own || !sets_.particles.is_ghost(chosen));
-      add(0, row, chosen, certain, added);
-      if (certain && sets_.particles.known) certain_.unite(row, own);
+      if (row == representative) continue;
+      const bool certain =
+          !sets_.particles.is_ghost(row) && (row != local_row || !sets_.particles.is_ghost(representative));
+      add(0, row, representative, certain, added);
+      if (certain && sets_.particles.known) certain_.unite(row, local_row);
       drop(row);
     }
   }
@@ -151,11 +152,11 @@ class Boruvka {
   // The row of those with a property that is first in the output order, or -1.
   template <typename Counts>
   int64_t first_output(int64_t begin, int64_t end, const Counts& counts) const {
-    int64_t found = -1;
+    int64_t first = -1;
     for (int64_t row = begin; row < end; ++row)
-      if (counts(row) && (found < 0 || sets_.particles.output_row(row) < sets_.particles.output_row(found)))
-        found = row;
-    return found;
+      if (counts(row) && (first < 0 || sets_.particles.output_row(row) < sets_.particles.output_row(first)))
+        first = row;
+    return first;
   }
 
   // Take a row out of the rounds: its edges are too heavy, and it is too far away for others.
@@ -226,8 +227,8 @@ class Boruvka {
   }
 
   static int32_t common_set(const int32_t* begin, const int32_t* end) {
-    const bool one = begin < end && std::all_of(begin, end, [&](int32_t set) { return set == *begin; });
-    return one ? *begin : many_sets;
+    const bool uniform = begin < end && std::all_of(begin, end, [&](int32_t set) { return set == *begin; });
+    return uniform ? *begin : many_sets;
   }
 
   // Whether no row of a leaf can have an edge with the least weight of its set.
@@ -241,13 +242,13 @@ class Boruvka {
   template <typename Work>
   void each_open_row(int64_t leaf, const Work& work) {
     if (is_settled(leaf)) return;
-    double least = no_weight;
+    double floor = no_weight;
     for (int64_t row = tree_.leaf_row(leaf); row < tree_.leaf_row(leaf + 1); ++row) {
       const int32_t set = sets_.set[row];
       if (sets_.floor[row] <= sets_.least_of(set)) work(row, set);
-      least = std::min(least, sets_.floor[row]);
+      floor = std::min(floor, sets_.floor[row]);
     }
-    sets_.floors[static_cast<size_t>(leaf)] = least;
+    sets_.floors[static_cast<size_t>(leaf)] = floor;
   }
 
   // Every row offers its edge. List the leaves with rows that may have to search.
@@ -286,10 +287,10 @@ class Boruvka {
     Nearest nearest{no_weight, no_pair, sets_.to[row]};
     if (nearest.to >= 0 && sets_.set[nearest.to] == set) nearest.to = -1;
     if (nearest.to >= 0) nearest = {sets_.weight(row, nearest.to), sets_.rows_of(row, nearest.to), nearest.to};
-    const double others = std::max(sets_.floor[row], look_through(row, set, nearest));
+    const double other_weights = std::max(sets_.floor[row], look_through(row, set, nearest));
     sets_.to[row] = nearest.to;
-    sets_.sure[row] = nearest.to >= 0 && nearest.weight < others;
-    sets_.floor[row] = std::min(nearest.weight, others);
+    sets_.sure[row] = nearest.to >= 0 && nearest.weight < other_weights;
+    sets_.floor[row] = std::min(nearest.weight, other_weights);
   }
 
   struct Nearest {
@@ -302,41 +303,43 @@ class Boruvka {
   // edges. A particle at the end of the list limits those that are not in the list, or any one those after it.
   double look_through(int64_t row, int32_t set, Nearest& nearest) {
     const int64_t k = sets_.in.near.dims[1];
-    const int32_t* near = sets_.in.near + row * k;
+    const int32_t* neighbours = sets_.in.near + row * k;
     double limit = no_weight;  // of edges to particles that equal points represent
-    const int64_t seen = sets_.seen[row];
-    if (seen == used_up || near[0] == unknown_near) return 0;
-    int64_t i = seen;
-    for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
+    const int64_t start = sets_.seen[row];
+    if (start == used_up || neighbours[0] == unknown_near) return 0;
+    int64_t i = start;
+    for (; i < k && neighbours[i] >= 0 && sets_.set[neighbours[i]] == set; ++i) {
     }
     sets_.seen[row] = static_cast<uint8_t>(std::min<int64_t>(i, used_up - 1));
-    if (i == k) return floor_beyond_all(row, set, near, k);
-    for (; i < k && near[i] >= 0; ++i) {
-      const int32_t other = near[i];
-      const double distance = sets_.rule.weight(sets_.pos(row), sets_.pos(other)), beyond = floor_from(row, distance);
+    if (i == k) return floor_beyond_all(row, set, neighbours, k);
+    for (; i < k && neighbours[i] >= 0; ++i) {
+      const int32_t neighbour = neighbours[i];
+      const double distance = sets_.rule.weight(sets_.pos(row), sets_.pos(neighbour)),
+                   beyond = floor_from(row, distance);
       if (beyond > nearest.weight) return std::min(limit, beyond);
-      if (sets_.set[other] == set) continue;
-      if (!takes_part(other)) {
+      if (sets_.set[neighbour] == set) continue;
+      if (!takes_part(neighbour)) {
         limit = std::min(limit, beyond);
         continue;
       }
-      const double weight = sets_.weight_at(row, other, distance);
-      const uint64_t pair = sets_.rows_of(row, other);
-      if (weight < nearest.weight || (weight == nearest.weight && pair < nearest.pair)) nearest = {weight, pair, other};
+      const double weight = sets_.weight_at(row, neighbour, distance);
+      const uint64_t pair = sets_.rows_of(row, neighbour);
+      if (weight < nearest.weight || (weight == nearest.weight && pair < nearest.pair))
+        nearest = {weight, pair, neighbour};
     }
-    return i == k ? std::min(limit, floor_beyond(row, near[k - 1])) : limit;
+    return i == k ? std::min(limit, floor_beyond(row, neighbours[k - 1])) : limit;
   }
 
   // A lower limit of the weights of edges to particles that are not in a row's list of `k` near ones, which are all in
   // its set.
-  double floor_beyond_all(int64_t row, int32_t set, const int32_t* near, int64_t k) {
-    const double last = sets_.rule.weight(sets_.pos(row), sets_.pos(near[k - 1])), floor = floor_from(row, last);
+  double floor_beyond_all(int64_t row, int32_t set, const int32_t* neighbours, int64_t k) {
+    const double last = sets_.rule.weight(sets_.pos(row), sets_.pos(neighbours[k - 1])), floor = floor_from(row, last);
     if constexpr (D == 2) {
       if (!sets_.particles.has_core()) {
         // Most rows never need to know whether they are enclosed.
         if (floor > sets_.least_of(set)) return floor;
         sets_.seen[row] = used_up;
-        if (is_enclosed(sets_.rule, sets_.particles, row, near, k, last)) return enclosure_reach2 * last;
+        if (is_enclosed(sets_.rule, sets_.particles, row, neighbours, k, last)) return enclosure_reach2 * last;
       }
     }
     sets_.seen[row] = used_up;
@@ -360,7 +363,7 @@ class Boruvka {
       std::vector<int32_t> places, candidates;
     };
     Spares<Worker>().blocks(
-        parallel_, searching_.count(), 16, [&] { return Worker{EdgeWalk<D, T>(sets_, most_), {}, {}}; },
+        parallel_, searching_.count(), 16, [&] { return Worker{EdgeWalk<D, T>(sets_, leaf_capacity_), {}, {}}; },
         [&](Worker& worker, int64_t begin, int64_t end) {
           worker.candidates.clear();
           for (int64_t i = begin; i < end; ++i) search_from(searching_[i], worker);
@@ -402,11 +405,11 @@ class Boruvka {
     const int32_t to = sets_.to[row], set = sets_.set[row], other = sets_.set[to];
     const uint64_t pair = sets_.rows_of(row, to);
     if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
-    const bool same =
+    const bool mutual =
         sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
-    if (same && set > other) return;
+    if (mutual && set > other) return;
     const double weight = sets_.floor[row];
-    add_lightest(weight, row, to, sets_.is_certain(set, weight) || (same && sets_.is_certain(other, weight)), added);
+    add_lightest(weight, row, to, sets_.is_certain(set, weight) || (mutual && sets_.is_certain(other, weight)), added);
   }
 
   // The first round: one row of each set takes part, so that its lightest edge is that of the set.
@@ -418,10 +421,10 @@ class Boruvka {
     each_adding(sets_.num, [&](int64_t row, std::vector<Edge>& added) {
       const int32_t to = sets_.to[row];
       if (!sets_.sure[row]) return;
-      const bool same = sets_.sure[to] && sets_.to[to] == row;
-      if (same && row > to) return;
+      const bool mutual = sets_.sure[to] && sets_.to[to] == row;
+      if (mutual && row > to) return;
       const double weight = sets_.floor[row];
-      add_lightest(weight, row, to, is_row_certain(row, weight) || (same && is_row_certain(to, weight)), added);
+      add_lightest(weight, row, to, is_row_certain(row, weight) || (mutual && is_row_certain(to, weight)), added);
     });
   }
 
@@ -439,8 +442,8 @@ class Boruvka {
   SharedList candidates_;  // rows whose lightest edge may be that of their set
   SharedList searching_;   // leaves with rows that may have to search
   std::atomic<int64_t> count_{0};
-  int64_t wanted_ = 0;  // number of edges
-  const int64_t most_;
+  int64_t edge_count_ = 0;  // number of edges
+  const int64_t leaf_capacity_;
 };
 
 }  // namespace jztree

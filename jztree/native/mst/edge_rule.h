@@ -76,13 +76,13 @@ struct EdgeRule : DistanceRule<D, T> {
   // The offset between the particles at input positions, in units of 1 / `unit`.
   JZTREE_BOTH NearOffset offset(const T* from, const T* to, double unit) const {
     static_assert(D == 2);
-    float apart[2];
+    float offsets[2];
     for (int d = 0; d < 2; ++d) {
       const double length = static_cast<double>(to[d]) - static_cast<double>(from[d]), period = this->period[d];
       const bool across = period > 0 && std::fabs(length) > period / 2;
-      apart[d] = static_cast<float>((across ? this->apart(to[d], from[d], d) : length) * this->scale * unit);
+      offsets[d] = static_cast<float>((across ? this->apart(to[d], from[d], d) : length) * this->scale * unit);
     }
-    return {apart[0], apart[1]};
+    return {offsets[0], offsets[1]};
   }
 
   // Staged squared distances above this are those of heavier edges.
@@ -117,8 +117,8 @@ struct EdgeRule : DistanceRule<D, T> {
       if (less * less < weight) break;
     }
     // A result below the smallest normal number is rounded.
-    const double given = length * (1 / this->scale);
-    return given * this->scale < length ? above(given) : given;
+    const double unscaled = length * (1 / this->scale);
+    return unscaled * this->scale < length ? above(unscaled) : unscaled;
   }
 
  private:

@@ -93,10 +93,10 @@ struct EdgeSets {
  private:
   // A minimum does not depend on the order of the threads. Returns whether the value is at most the minimum so far.
   static bool lower(std::atomic<uint64_t>& place, uint64_t value) {
-    uint64_t seen = place.load(std::memory_order_relaxed);
-    while (value < seen && !place.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+    uint64_t minimum = place.load(std::memory_order_relaxed);
+    while (value < minimum && !place.compare_exchange_weak(minimum, value, std::memory_order_relaxed)) {
     }
-    return value <= seen;
+    return value <= minimum;
   }
 };
 

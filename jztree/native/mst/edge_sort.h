@@ -100,9 +100,9 @@ class EdgeSort {
           ++places_of(block)[digits_.of(edges_.weight(i))];
     });
     int64_t total = 0;
-    for (int64_t way = 0; way < ways; ++way)
+    for (int64_t digit = 0; digit < ways; ++digit)
       for (int64_t block = 0; block < blocks; ++block)
-        total += std::exchange(places[static_cast<size_t>(block * ways + way)], total);
+        total += std::exchange(places[static_cast<size_t>(block * ways + digit)], total);
     parallel_.blocks(count_, grain_, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; block += grain_)
         for (int64_t i = block; i < std::min(end, block + grain_); ++i)

@@ -28,12 +28,12 @@ class EdgeWalk {
   // Search from the 32 rows after `first`, before `end`. Called by all lanes of the warp.
   __device__ void run(int64_t first, int64_t end) {
     row_ = first + lane_index();
-    wanted_ = row_ < end && !sets_.sure[row_] && sets_.is_open(row_);
-    if (!__any_sync(all_lanes, wanted_)) return;
+    searching_ = row_ < end && !sets_.sure[row_] && sets_.is_open(row_);
+    if (!__any_sync(all_lanes, searching_)) return;
     begin();
     NodeRange range;
     for (stack_.begin(tree_); stack_.next(&range);) step(range);
-    if (wanted_) store();
+    if (searching_) store();
     __syncwarp();
   }
 
@@ -41,14 +41,14 @@ class EdgeWalk {
   static constexpr int point_bytes = (warp_size * static_cast<int>(sizeof(RowPoint<D, T>)) + 15) / 16 * 16;
 
   __device__ void begin() {
-    own_ = wanted_ ? sets_.set[row_] : many_sets;
-    const int32_t most = warp_max(own_);
-    common_set_ = __any_sync(all_lanes, wanted_ && own_ != most) ? many_sets : most;
+    row_set_ = searching_ ? sets_.set[row_] : many_sets;
+    const int32_t last_set = warp_max(row_set_);
+    common_set_ = __any_sync(all_lanes, searching_ && row_set_ != last_set) ? many_sets : last_set;
     weight_ = bound_ = no_weight;
     pair_ = no_pair;
     to_ = -1;
-    radius2_ = wanted_ ? std::numeric_limits<T>::infinity() : T{-1};
-    if (wanted_) {
+    radius2_ = searching_ ? std::numeric_limits<T>::infinity() : T{-1};
+    if (searching_) {
       point_ = load_point(tree_.pos, row_, setup_.scale);
       to_ = sets_.to[row_];
       if (to_ >= 0) {
@@ -56,14 +56,14 @@ class EdgeWalk {
         pair_ = sets_.rows_of(row_, to_);
       }
     }
-    box_ = box_of_lanes(point_, wanted_);
+    box_ = box_of_lanes(point_, searching_);
     limit();
   }
 
   // Update the radii from the least weights of all threads.
   __device__ void limit() {
-    if (wanted_) {
-      const double least = farther * sets_.least_of(own_), bound = weight_ < least ? weight_ : least;
+    if (searching_) {
+      const double set_limit = farther * sets_.least_of(row_set_), bound = weight_ < set_limit ? weight_ : set_limit;
       if (bound < bound_) {
         bound_ = bound;
         radius2_ = setup_.rule.possibly2(bound);
@@ -87,7 +87,7 @@ class EdgeWalk {
   // Test all lanes' rows against those of a leaf.
   __device__ void look_at(uint32_t first, uint32_t end) {
     each_tile(tree_.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
-      if (!wanted_) return;
+      if (!searching_) return;
       if (setup_.scale.periodic) {
         test<true>(tile, count);
       } else {
@@ -104,29 +104,29 @@ class EdgeWalk {
   }
 
   // Take the edge to a row if it is lighter than the lightest one so far.
-  __device__ void take(uint32_t other) {
-    if (sets_.set[other] == own_ || sets_.absent[other]) return;
-    const double weight = sets_.weight(row_, other);
+  __device__ void take(uint32_t neighbour) {
+    if (sets_.set[neighbour] == row_set_ || sets_.absent[neighbour]) return;
+    const double weight = sets_.weight(row_, neighbour);
     if (weight > weight_) return;
-    const uint64_t pair = sets_.rows_of(row_, other);
+    const uint64_t pair = sets_.rows_of(row_, neighbour);
     if (weight == weight_ && pair >= pair_) return;
     weight_ = weight;
     pair_ = pair;
-    to_ = static_cast<int32_t>(other);
+    to_ = static_cast<int32_t>(neighbour);
     if (weight < bound_) {
       bound_ = weight;
       radius2_ = setup_.rule.possibly2(weight);
     }
-    sets_.offer(own_, weight);
+    sets_.offer(row_set_, weight);
   }
 
   // See EdgeWalk::store in edge_walk.h.
   __device__ void store() {
-    const double least = farther * sets_.least_of(own_);
-    const bool sure = to_ >= 0 && weight_ <= least;
+    const double set_limit = farther * sets_.least_of(row_set_);
+    const bool lightest = to_ >= 0 && weight_ <= set_limit;
     sets_.to[row_] = to_;
-    sets_.sure[row_] = sure;
-    sets_.floor[row_] = sure ? weight_ : above(least);
+    sets_.sure[row_] = lightest;
+    sets_.floor[row_] = lightest ? weight_ : above(set_limit);
   }
 
   const EdgeState<D, T>& sets_;
@@ -136,8 +136,8 @@ class EdgeWalk {
   NodeStack stack_;
   // Of the lane.
   int64_t row_ = 0;
-  bool wanted_ = false;
-  int32_t own_ = many_sets, to_ = -1;
+  bool searching_ = false;
+  int32_t row_set_ = many_sets, to_ = -1;
   double weight_ = no_weight, bound_ = no_weight;
   uint64_t pair_ = no_pair;
   T radius2_ = -1;

@@ -21,12 +21,12 @@ template <int D, typename T>
 class EdgeWalk {
  public:
   // most: the largest number of rows of a leaf.
-  EdgeWalk(EdgeSets<D, T>& sets, int64_t most)
+  EdgeWalk(EdgeSets<D, T>& sets, int64_t leaf_capacity)
       : sets_(sets),
         tree_(sets.tree),
-        distances_(sets.tree.scale(), most),
-        radius2_(static_cast<size_t>(most + lanes)),
-        found_(static_cast<size_t>(most)),
+        distances_(sets.tree.scale(), leaf_capacity),
+        radius2_(static_cast<size_t>(leaf_capacity + lanes)),
+        found_(static_cast<size_t>(leaf_capacity)),
         gaps_(static_cast<size_t>(most_children + lanes)) {}
 
   // Search for the rows first + i of a leaf, for each i in `places`, and store their edges and floors.
@@ -107,17 +107,17 @@ class EdgeWalk {
   // Push the near ones among some nodes of a plane, the nearest last.
   void open(int plane, int64_t begin, int64_t end) {
     const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
-    for (int64_t some = begin; some < end; some += most_children) {
-      const int64_t count = std::min(most_children, end - some);
-      node_distances<D, T>(tree_, low_, high_, distances_.gap_period(), start + some, count, gaps_.data());
+    for (int64_t first = begin; first < end; first += most_children) {
+      const int64_t count = std::min(most_children, end - first);
+      node_distances<D, T>(tree_, low_, high_, distances_.gap_period(), start + first, count, gaps_.data());
       const size_t bottom = stack_.size();
       for (int64_t i = 0; i < count; ++i) {
         const T gap2 = gaps_[static_cast<size_t>(i)];
-        const int32_t set = sets_.nodes[static_cast<size_t>(start + some + i)];
+        const int32_t set = sets_.nodes[static_cast<size_t>(start + first + i)];
         if (gap2 > reach2_ || (set == common_set_ && set != many_sets)) continue;
-        stack_.push_back({gap2, plane, some + i});
-        for (size_t at = stack_.size() - 1; at > bottom && stack_[at - 1].gap2 < gap2; --at)
-          std::swap(stack_[at - 1], stack_[at]);
+        stack_.push_back({gap2, plane, first + i});
+        for (size_t place = stack_.size() - 1; place > bottom && stack_[place - 1].gap2 < gap2; --place)
+          std::swap(stack_[place - 1], stack_[place]);
       }
     }
   }
@@ -129,8 +129,9 @@ class EdgeWalk {
     for (int64_t block = 0; block < count_; block += lanes) {
       Lanes<T> radius2;
       load(radius2_.data() + block, radius2);
-      uint32_t near = distances_.within(tree_, first_ + block, count_ - block, radius2);
-      for (; near != 0; near &= near - 1) any |= look_from(static_cast<int32_t>(block) + __builtin_ctz(near));
+      uint32_t candidates = distances_.within(tree_, first_ + block, count_ - block, radius2);
+      for (; candidates != 0; candidates &= candidates - 1)
+        any |= look_from(static_cast<int32_t>(block) + __builtin_ctz(candidates));
     }
     if (any) limit(places);
   }
@@ -138,17 +139,17 @@ class EdgeWalk {
   // Take the edges from a row to the current leaf of `distances_`. Returns whether any was taken.
   bool look_from(int32_t place) {
     const int64_t row = first_ + place;
-    const int32_t own = sets_.set[row];
+    const int32_t row_set = sets_.set[row];
     Found& found = found_[static_cast<size_t>(place)];
     T& radius2 = radius2_[static_cast<size_t>(place)];
     bool any = false;
-    distances_.each_near(tree_, row, radius2, [&](int64_t other, T distance2) {
-      if (distance2 > radius2 || distance2 == infinity || sets_.set[other] == own) return true;
-      const double weight = sets_.weight(row, other);
+    distances_.each_near(tree_, row, radius2, [&](int64_t neighbour, T distance2) {
+      if (distance2 > radius2 || distance2 == infinity || sets_.set[neighbour] == row_set) return true;
+      const double weight = sets_.weight(row, neighbour);
       if (weight > found.weight) return true;
-      const uint64_t pair = sets_.rows_of(row, other);
+      const uint64_t pair = sets_.rows_of(row, neighbour);
       if (weight == found.weight && pair >= found.pair) return true;
-      found = {weight, pair, static_cast<int32_t>(other), found.bound};
+      found = {weight, pair, static_cast<int32_t>(neighbour), found.bound};
       if (weight < found.bound) {
         found.bound = weight;
         radius2 = sets_.rule.possibly2(weight);
@@ -156,7 +157,7 @@ class EdgeWalk {
       any = true;
       return true;
     });
-    if (any) sets_.offer(own, found.weight);
+    if (any) sets_.offer(row_set, found.weight);
     return any;
   }
 
@@ -165,10 +166,10 @@ class EdgeWalk {
   void store(int32_t place) {
     const int64_t row = first_ + place;
     const Found& found = found_[static_cast<size_t>(place)];
-    const double least = farther * sets_.least_of(sets_.set[row]);
+    const double set_limit = farther * sets_.least_of(sets_.set[row]);
     sets_.to[row] = found.to;
-    sets_.sure[row] = found.to >= 0 && found.weight <= least;
-    sets_.floor[row] = sets_.sure[row] ? found.weight : above(least);
+    sets_.sure[row] = found.to >= 0 && found.weight <= set_limit;
+    sets_.floor[row] = sets_.sure[row] ? found.weight : above(set_limit);
   }
 
   EdgeSets<D, T>& sets_;

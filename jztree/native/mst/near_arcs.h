@@ -12,11 +12,11 @@ namespace jztree {
 
 class NearArcs {
  public:
-  static constexpr int64_t most = lanes;
+  static constexpr int64_t capacity = lanes;
 
-  // Add the arc of a near particle, if there are fewer than `most`.
+  // Add the arc of a near particle, if there are fewer than `capacity`.
   void add(const NearOffset& offset) {
-    if (count_ == most || !offset.has_arc()) return;
+    if (count_ == capacity || !offset.has_arc()) return;
     x_[count_] = offset.x;
     y_[count_] = offset.y;
     ++count_;
@@ -43,10 +43,10 @@ class NearArcs {
 // Whether the near particles of a row enclose it. last: the weight of the distance to the last one.
 template <typename T>
 inline bool is_enclosed(const EdgeRule<2, T>& rule, const EdgeParticles<2, T>& particles, int64_t row,
-                        const int32_t* near, int64_t k, double last) {
+                        const int32_t* neighbours, int64_t k, double last) {
   NearArcs arcs;
   const double unit = 1 / std::sqrt(last);
-  for (int64_t i = 0; i + 1 < k; ++i) arcs.add(rule.offset(particles.place(row), particles.place(near[i]), unit));
+  for (int64_t i = 0; i + 1 < k; ++i) arcs.add(rule.offset(particles.place(row), particles.place(neighbours[i]), unit));
   return arcs.enclose();
 }
 

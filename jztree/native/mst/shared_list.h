@@ -12,7 +12,7 @@ namespace jztree {
 
 class SharedList {
  public:
-  explicit SharedList(int64_t most) : items_(most) {}
+  explicit SharedList(int64_t capacity) : items_(capacity) {}
 
   void clear() { count_.store(0); }
   int64_t count() const { return count_.load(); }

@@ -74,13 +74,13 @@ __global__ void leave_represented(EdgeState<D, T> sets) {
   const int64_t row = thread_index();
   if (row >= sets.num()) return;
   const int32_t root = sets.joined.parents[row];
-  const auto chosen = static_cast<int32_t>(sets.pair[root] & 0xffffffff);
-  if (chosen == row) return;
-  const auto own = static_cast<int32_t>(sets.least[root] & 0xffffffff);
-  const bool certain = !sets.in.is_ghost(row) && (row != own || !sets.in.is_ghost(chosen));
+  const auto representative = static_cast<int32_t>(sets.pair[root] & 0xffffffff);
+  if (representative == row) return;
+  const auto local_row = static_cast<int32_t>(sets.least[root] & 0xffffffff);
+  const bool certain = !sets.in.is_ghost(row) && (row != local_row || !sets.in.is_ghost(representative));
   sets.absent[row] = 1;
-  sets.add(0, static_cast<int32_t>(row), chosen, certain);
-  if (certain && sets.unknown) sets.certain.unite(static_cast<int32_t>(row), own);
+  sets.add(0, static_cast<int32_t>(row), representative, certain);
+  if (certain && sets.unknown) sets.certain.unite(static_cast<int32_t>(row), local_row);
 }
 
 // Find the sets of rows, and forget the edges of the last round.
@@ -129,11 +129,11 @@ __global__ void bound_sets(EdgeState<D, T> sets) {
 template <int D, typename T>
 __device__ double enclosure_floor(const EdgeState<D, T>& sets, int64_t row) {
   if constexpr (D == 2) {
-    const int32_t* near = sets.near + row * sets.k;
+    const int32_t* neighbours = sets.near + row * sets.k;
     const auto& rule = sets.setup->rule;
-    if (sets.core || near[sets.k - 1] < 0) return 0;
-    const double last = rule.weight(sets.pos(row), sets.pos(near[sets.k - 1])), unit = 1 / std::sqrt(last);
-    const auto offset = [&](int i) { return rule.offset(sets.pos(row), sets.pos(near[i]), unit); };
+    if (sets.core || neighbours[sets.k - 1] < 0) return 0;
+    const double last = rule.weight(sets.pos(row), sets.pos(neighbours[sets.k - 1])), unit = 1 / std::sqrt(last);
+    const auto offset = [&](int i) { return rule.offset(sets.pos(row), sets.pos(neighbours[i]), unit); };
     if (arcs_enclose(static_cast<int>(sets.k) - 1, offset)) return enclosure_reach2 * last;
   }
   return 0;
@@ -143,42 +143,42 @@ __device__ double enclosure_floor(const EdgeState<D, T>& sets, int64_t row) {
 template <int D, typename T>
 __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set) {
   int32_t to = sets.to[row];
-  double least = no_weight, others = sets.floor[row];
+  double lightest = no_weight, other_weights = sets.floor[row];
   uint64_t pair = no_pair;
   if (to >= 0 && sets.set[to] == set) to = -1;
   if (to >= 0) {
-    least = sets.weight(row, to);
+    lightest = sets.weight(row, to);
     pair = sets.rows_of(row, to);
   }
   double limit = no_weight, beyond = 0;
-  const int32_t* near = sets.near + row * sets.k;
-  const bool unknown = near[0] == unknown_near;
-  for (int64_t i = 0; i < sets.k && near[i] >= 0; ++i) {
-    const int32_t other = near[i];
-    if (sets.set[other] == set && i + 1 < sets.k) continue;
-    beyond = sets.setup->rule.surely(sets.setup->rule.weight(sets.pos(row), sets.pos(other)));
+  const int32_t* neighbours = sets.near + row * sets.k;
+  const bool unlisted = neighbours[0] == unknown_near;
+  for (int64_t i = 0; i < sets.k && neighbours[i] >= 0; ++i) {
+    const int32_t neighbour = neighbours[i];
+    if (sets.set[neighbour] == set && i + 1 < sets.k) continue;
+    beyond = sets.setup->rule.surely(sets.setup->rule.weight(sets.pos(row), sets.pos(neighbour)));
     if (sets.core) beyond = larger(beyond, sets.core[row]);
-    if (beyond > least) break;
-    if (sets.set[other] == set) continue;
-    if (sets.absent[other]) {
+    if (beyond > lightest) break;
+    if (sets.set[neighbour] == set) continue;
+    if (sets.absent[neighbour]) {
       limit = smaller(limit, beyond);
       continue;
     }
-    const double weight = sets.weight(row, other);
-    const uint64_t rows = sets.rows_of(row, other);
-    if (weight > least || (weight == least && rows > pair)) continue;
-    least = weight;
+    const double weight = sets.weight(row, neighbour);
+    const uint64_t rows = sets.rows_of(row, neighbour);
+    if (weight > lightest || (weight == lightest && rows > pair)) continue;
+    lightest = weight;
     pair = rows;
-    to = other;
+    to = neighbour;
   }
   // Most rows never need to know whether they are enclosed.
-  if (to < 0 && limit == no_weight && !unknown && beyond <= sets.least_of(set))
+  if (to < 0 && limit == no_weight && !unlisted && beyond <= sets.least_of(set))
     beyond = larger(beyond, enclosure_floor(sets, row));
-  const bool all = !unknown && near[sets.k - 1] < 0 && !(beyond > least);
-  others = larger(others, all ? limit : smaller(limit, beyond));
+  const bool all = !unlisted && neighbours[sets.k - 1] < 0 && !(beyond > lightest);
+  other_weights = larger(other_weights, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;
-  sets.sure[row] = to >= 0 && least < others;
-  sets.floor[row] = smaller(least, others);
+  sets.sure[row] = to >= 0 && lightest < other_weights;
+  sets.floor[row] = smaller(lightest, other_weights);
 }
 
 template <int D, typename T>
@@ -220,10 +220,10 @@ __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   const int32_t to = sets.to[row], set = sets.set[row], other = sets.set[to];
   const uint64_t pair = sets.rows_of(row, to);
   if (sets.pair[set] != pair) return;
-  const bool same = sets.least[other] == sets.least[set] && sets.pair[other] == pair;
-  if (same && set > other) return;
+  const bool mutual = sets.least[other] == sets.least[set] && sets.pair[other] == pair;
+  if (mutual && set > other) return;
   const double weight = sets.floor[row];
-  const bool certain = sets.is_certain(set, weight) || (same && sets.is_certain(other, weight));
+  const bool certain = sets.is_certain(set, weight) || (mutual && sets.is_certain(other, weight));
   sets.add_lightest(weight, static_cast<int32_t>(row), to, certain);
 }
 

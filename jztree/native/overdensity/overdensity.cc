@@ -63,7 +63,7 @@ void overdensity(const Parallel& parallel, const Overdensity<D, T>& in) {
       if (!(in.nearest[row] >= 0)) continue;
       Centre<D, T> centre(in.centre + row * D, box);
       search.answer(centre, centre.first_radius(in.nearest[row]),
-                    SphereScan<D, T>(thresholds, in.least, centre.half_box(), in.rows, row));
+                    SphereScan<D, T>(thresholds, in.min_count, centre.half_box(), in.rows, row));
     }
   });
 }

@@ -29,12 +29,12 @@ __global__ void sort_thresholds(Lengths density, int64_t count, double* factor, 
 
 // Centres that are distributed to blocks.
 struct Centres {
-  int64_t most;          // their largest number
-  const int32_t* count;  // their number; null: `most`
+  int64_t capacity;      // their largest number
+  const int32_t* count;  // their number; null: `capacity`
   const int32_t* rows;   // null: every centre in order
   int32_t* taken;
 
-  __device__ int64_t number() const { return count ? *count : most; }
+  __device__ int64_t number() const { return count ? *count : capacity; }
   __device__ int64_t row(int64_t place) const { return rows ? rows[place] : place; }
 };
 
@@ -72,8 +72,8 @@ struct Team {
 
   static int64_t blocks(int64_t centres) { return std::min<int64_t>(centres, most_blocks); }
   static int64_t room(int64_t centres, int64_t rows, int64_t bytes) {
-    constexpr int64_t least = 4096, two_lists = 2 * sizeof(NearKey);
-    return std::min(rows, std::max(least, bytes / blocks(centres) / two_lists));
+    constexpr int64_t min_room = 4096, two_lists = 2 * sizeof(NearKey);
+    return std::min(rows, std::max(min_room, bytes / blocks(centres) / two_lists));
   }
 };
 // Not tuned on a GPU yet.
@@ -86,7 +86,7 @@ void launch_team(Queue& queue, const SphereProblem<D, T>& problem, const Centres
                  const LeftOver& left) {
   size_t bytes = Team::sorted * sizeof(NearKey);
   if (!lists.keys) bytes += static_cast<size_t>(span_stack(Team::threads, problem.tree.planes)) * sizeof(Span);
-  queue.launch(Team::blocks(centres.most), Team::threads, bytes, search_spheres<D, T, Team::threads, Team::sorted>,
+  queue.launch(Team::blocks(centres.capacity), Team::threads, bytes, search_spheres<D, T, Team::threads, Team::sorted>,
                problem, centres, lists, left);
 }
 
@@ -118,8 +118,8 @@ void overdensity(Queue& queue, const Overdensity<D, T>& in) {
   auto* factors = queue.scratch<double>(in.m());
   auto* columns = queue.scratch<int32_t>(in.m());
   queue.launch_over(in.m(), sort_thresholds<D>, in.density, in.m(), factors, columns);
-  SphereProblem<D, T> problem{on_device(in.tree),         in.masses(), in.centre, in.nearest, in.box,
-                              {factors, columns, in.m()}, in.least,    in.rows};
+  SphereProblem<D, T> problem{on_device(in.tree),         in.masses(),  in.centre, in.nearest, in.box,
+                              {factors, columns, in.m()}, in.min_count, in.rows};
   search_all(queue, problem, in.q());
 }
 

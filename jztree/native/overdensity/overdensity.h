@@ -13,12 +13,12 @@ struct Overdensity {
   Tree<D, T> tree;
   Array<const T> mass;    // (n,); one element if it is shared, no elements if every particle counts 1
   Array<const T> centre;  // (q, D)
-  const T* nearest;       // (q,), distance of the `least`-th nearest particle; negative: skip the centre, its row is
-                          // zero
-  Lengths density;        // m densities
+  const T* nearest;  // (q,), distance of the `min_count`-th nearest particle; negative: skip the centre, its row is
+                     // zero
+  Lengths density;   // m densities
   Lengths box;
   SphereRows<T> rows;
-  int64_t least;
+  int64_t min_count;
 
   explicit Overdensity(Arguments& in)
       : tree(in),
@@ -29,7 +29,7 @@ struct Overdensity {
         box(in.lengths("box", D)),
         rows{in.result<T>("radius", {q(), m()}), in.result<T>("mass", {q(), m()}),
              in.result<int32_t>("count", {q(), m()}), in.result<T>("peak", {q(), 2}), in.result<T>("reach", {q()})},
-        least(in.attributes().integer("least")) {
+        min_count(in.attributes().integer("min_count")) {
     in.expect(mass.rows() <= 1 || mass.rows() == tree.pos.rows(), mass, 1, "mass",
               "of the length of pos, or of at most one element");
   }

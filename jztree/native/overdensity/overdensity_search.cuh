@@ -49,7 +49,7 @@ struct SphereProblem {
   const T *centres, *nearest;  // nearest: negative for centres to skip
   Lengths box;
   Thresholds thresholds;
-  int64_t least;
+  int64_t min_count;
   SphereRows<T> rows;
 };
 
@@ -100,7 +100,7 @@ class SphereSearch {
     Centre<D, T> centre(problem_.centres + row * D, box);
     if (threadIdx.x == 0) {
       memory_.done = false;
-      new (&scan_) SphereScan<D, T>(problem_.thresholds, problem_.least, centre.half_box(), problem_.rows, row);
+      new (&scan_) SphereScan<D, T>(problem_.thresholds, problem_.min_count, centre.half_box(), problem_.rows, row);
     }
     NearKey next = 0;
     for (double radius = centre.first_radius(problem_.nearest[row]); radius >= 0; radius = close(radius)) {
@@ -172,14 +172,14 @@ class SphereSearch {
     int shift = part_shift(shell);
     walk_.rows(centre, inner, outer, [&](int64_t row) {
       NearKey key = 0;
-      bool near = false;
+      bool in_shell = false;
       if (row >= 0) {
         key = near_key(centre.distance2(problem_.tree.pos + row * D), problem_.mass[row]);
-        near = shell.first <= key && key <= shell.last;
+        in_shell = shell.first <= key && key <= shell.last;
       }
-      int place = place_in(&memory_.found, near);
-      if (near && place < room_) list_[place] = key;
-      if (near && divides_) atomicAdd(&memory_.parts[static_cast<int>((key - shell.first) >> shift)], 1);
+      int place = place_in(&memory_.found, in_shell);
+      if (in_shell && place < room_) list_[place] = key;
+      if (in_shell && divides_) atomicAdd(&memory_.parts[static_cast<int>((key - shell.first) >> shift)], 1);
     });
   }
 
@@ -192,10 +192,10 @@ class SphereSearch {
       return sorted_;
     }
     for (int64_t first = 0; first < count; first += Sorted) {
-      int here = static_cast<int>(smaller<int64_t>(Sorted, count - first));
-      for (int i = threadIdx.x; i < here; i += Threads) sorted_[i] = list_[first + i];
-      sort_shared(here);
-      for (int i = threadIdx.x; i < here; i += Threads) list_[first + i] = sorted_[i];
+      int length = static_cast<int>(smaller<int64_t>(Sorted, count - first));
+      for (int i = threadIdx.x; i < length; i += Threads) sorted_[i] = list_[first + i];
+      sort_shared(length);
+      for (int i = threadIdx.x; i < length; i += Threads) list_[first + i] = sorted_[i];
       __syncthreads();
     }
     NearKey *from = list_, *to = spare_;
@@ -234,8 +234,8 @@ class SphereSearch {
   __device__ void merge(const NearKey* from, NearKey* to, int64_t count, int64_t width) const {
     constexpr int piece = 8;
     static_assert(Sorted % piece == 0, "a piece lies in one pair of runs");
-    for (int64_t at = int64_t{threadIdx.x} * piece; at < count; at += Threads * piece) {
-      int64_t pair = at / (2 * width) * (2 * width), place = at - pair;
+    for (int64_t start = int64_t{threadIdx.x} * piece; start < count; start += Threads * piece) {
+      int64_t pair = start / (2 * width) * (2 * width), place = start - pair;
       const NearKey* a = from + pair;
       int64_t a_count = smaller(width, count - pair), b_count = smaller(width, count - pair - a_count);
       const NearKey* b = a + a_count;
@@ -248,8 +248,8 @@ class SphereSearch {
           i = middle + 1;
         }
       }
-      int64_t j = place - i, end = smaller(at + piece, pair + a_count + b_count);
-      for (int64_t out = at; out < end; ++out) {
+      int64_t j = place - i, end = smaller(start + piece, pair + a_count + b_count);
+      for (int64_t out = start; out < end; ++out) {
         bool second = i == a_count || (j < b_count && b[j] < a[i]);
         to[out] = second ? b[j++] : a[i++];
       }
@@ -286,9 +286,9 @@ class SphereSearch {
     NearKey key = exists ? at(first + lane_index()) : NearKey{0};
     double distance2 = distance2_of(key), mass = mass_of(key), before = 0, sum = scan_.mass();
     for (int lane = 0; lane < warp_size; ++lane) {
-      double other = __shfl_sync(all_lanes, mass, lane);
+      double lane_mass = __shfl_sync(all_lanes, mass, lane);
       if (lane == lane_index()) before = sum;
-      sum += other;
+      sum += lane_mass;
     }
     bool all = true;
     if (scan_.begun() && __all_sync(all_lanes, !exists || scan_.passes(distance2, before))) {

@@ -26,8 +26,8 @@ struct Span {
 JZTREE_BOTH inline int64_t span_stack(int threads, int planes) { return threads * (int64_t{planes} + 1) + 1; }
 
 // Reserve a place, after `count` others, for each lane that wants one. All lanes of the warp take part.
-__device__ inline int place_in(int* count, bool wanted) {
-  unsigned lanes = __ballot_sync(all_lanes, wanted);
+__device__ inline int place_in(int* count, bool lane_wants) {
+  unsigned lanes = __ballot_sync(all_lanes, lane_wants);
   int first = 0;
   if (lanes != 0 && lane_index() == 0) first = atomicAdd(count, __popc(lanes));
   return __shfl_sync(all_lanes, first, 0) + __popc(lanes & ((1u << lane_index()) - 1));
@@ -57,7 +57,7 @@ class ShellWalk {
       stack_[0] = {static_cast<int32_t>(tree_.starts[top]), static_cast<int32_t>(tree_.starts[top + 1]), top};
     }
     __syncthreads();
-    double most = centre.gap2_within(outer);
+    double gap2_limit = centre.gap2_within(outer);
     while (memory_.size > 0) {
       Span item = next_item();
       bool opens = false;
@@ -66,7 +66,7 @@ class ShellWalk {
       } else if (item.plane == Span::rows) {
         row = item.begin;
       } else {
-        opens = open(centre, most, inner, &item);
+        opens = open(centre, gap2_limit, inner, &item);
       }
       int place = place_in(&memory_.size, opens);
       if (opens) stack_[place] = item;
@@ -77,12 +77,12 @@ class ShellWalk {
 
  private:
   // Replace a node by its children or rows, if they may be in the shell.
-  __device__ bool open(const Centre<D, T>& centre, double most, double inner, Span* item) const {
+  __device__ bool open(const Centre<D, T>& centre, double gap2_limit, double inner, Span* item) const {
     int64_t node = item->begin;
     int plane = item->plane;
     const T *lower = tree_.lower + node * D, *upper = tree_.upper + node * D;
     int64_t first = tree_.first_row(plane, node), last = tree_.first_row(plane, node + 1);
-    if (first == last || centre.gap2(lower, upper) > most || centre.reach(lower, upper) < inner) return false;
+    if (first == last || centre.gap2(lower, upper) > gap2_limit || centre.reach(lower, upper) < inner) return false;
     if (plane > 0) {
       first = tree_.first_child(plane, node);
       last = tree_.first_child(plane, node + 1);
@@ -101,18 +101,18 @@ class ShellWalk {
     __syncthreads();
     Span item{};
     if (static_cast<int>(threadIdx.x) < memory_.until[Threads - 1]) {
-      int which = span_of(static_cast<int>(threadIdx.x)), before = which > 0 ? memory_.until[which - 1] : 0;
-      item = stack_[memory_.size - 1 - which];
+      int span = span_of(static_cast<int>(threadIdx.x)), before = span > 0 ? memory_.until[span - 1] : 0;
+      item = stack_[memory_.size - 1 - span];
       item.begin += static_cast<int>(threadIdx.x) - before;
       item.end = item.begin + 1;
     }
     __syncthreads();
-    int taken = smaller(length, Threads - (until - length));
-    if (entry >= 0 && taken >= 0) {
-      if (taken == mine.end - mine.begin) {
+    int items = smaller(length, Threads - (until - length));
+    if (entry >= 0 && items >= 0) {
+      if (items == mine.end - mine.begin) {
         atomicMin(&memory_.size, entry);
       } else {
-        stack_[entry].begin += taken;
+        stack_[entry].begin += items;
       }
     }
     __syncthreads();

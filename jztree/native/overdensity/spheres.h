@@ -1,6 +1,6 @@
 // Spherical overdensities: the spheres around a centre whose mean density, over all particles, falls to a given value.
 //
-// Particles are processed in the order of their distance. The sphere first holds the `least` nearest particles. It
+// Particles are processed in the order of their distance. The sphere first holds the `min_count` nearest particles. It
 // grows particle by particle until its density falls to a threshold. With the mass M_i of i particles within r_i, the
 // density at the next particle is M_i / V(r_{i+1}). The sphere ends between particle i and the next one, at R = (M_i /
 // (V(1) density))^(1/D). A higher threshold never ends later than a lower one, so one pass outwards finds all spheres.
@@ -77,8 +77,8 @@ JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_
   double value = unit_ball<D>() * density[i];
   int64_t place = 0;
   for (int64_t j = 0; j < count; ++j) {
-    double other = unit_ball<D>() * density[j];
-    place += other > value || (other == value && j < i);
+    double threshold = unit_ball<D>() * density[j];
+    place += threshold > value || (threshold == value && j < i);
   }
   factor[place] = value;
   column[place] = static_cast<int32_t>(i);
@@ -142,7 +142,7 @@ class Centre {
     return enlarged * enlarged;
   }
 
-  // The first radius to search. nearest: distance of the `least`-th nearest particle, rounded.
+  // The first radius to search. nearest: distance of the `min_count`-th nearest particle, rounded.
   JZTREE_BOTH double first_radius(T nearest) const {
     double radius = space_.enlarged(nearest);
     return radius < half_box_ ? radius : half_box_;
@@ -183,13 +183,13 @@ struct SphereRows {
 template <int D, typename T>
 class SphereScan {
  public:
-  JZTREE_BOTH SphereScan(const Thresholds& thresholds, int64_t least, double half_box, const SphereRows<T>& rows,
+  JZTREE_BOTH SphereScan(const Thresholds& thresholds, int64_t min_count, double half_box, const SphereRows<T>& rows,
                          int64_t row)
-      : thresholds_(thresholds), rows_(rows), least_(least), row_(row), half_box_(half_box) {}
+      : thresholds_(thresholds), rows_(rows), min_count_(min_count), row_(row), half_box_(half_box) {}
 
   // Take the next particle. If all spheres end before it, write their results and return false.
   JZTREE_BOTH bool take(double distance2, double mass) {
-    if (inside_ >= least_ && distance2 > edge2_) {
+    if (inside_ >= min_count_ && distance2 > edge2_) {
       begin();
       end_spheres(radius_power<D>(distance2));
       if (next_ == thresholds_.count) {
@@ -198,8 +198,8 @@ class SphereScan {
       }
     }
     mass_ += mass;
-    if (++inside_ <= least_) edge2_ = distance2;
-    if (inside_ >= least_) see_peak(mass_, std::sqrt(distance2));
+    if (++inside_ <= min_count_) edge2_ = distance2;
+    if (inside_ >= min_count_) see_peak(mass_, std::sqrt(distance2));
     return true;
   }
 
@@ -207,16 +207,16 @@ class SphereScan {
   // radius to search if the particles do not decide. num: total number of particles.
   JZTREE_BOTH double close(double searched, int64_t num) {
     bool all = inside_ == num;
-    double known = all ? half_box_ : searched;  // all particles that were not taken are at least this far away
-    if (inside_ < least_) {
-      if (known < half_box_) return further(searched, 0);
+    double complete_to = all ? half_box_ : searched;  // all particles that were not taken are at least this far away
+    if (inside_ < min_count_) {
+      if (complete_to < half_box_) return further(searched, 0);
       rows_.write_reach(row_, all ? std::numeric_limits<double>::infinity() : half_box_);
       return -1;
     }
     begin();
-    end_spheres(radius_power<D>(known * known));
+    end_spheres(radius_power<D>(complete_to * complete_to));
     if (next_ < thresholds_.count) {
-      if (known < half_box_) return further(searched, 1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
+      if (complete_to < half_box_) return further(searched, 1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
       for (; next_ < thresholds_.count; ++next_) write_endless();
       reach_ = half_box_;
     }
@@ -238,10 +238,10 @@ class SphereScan {
   JZTREE_BOTH static double peak_of(double mass, double radius) { return radius > 0 ? mass / radius : 0; }
 
  private:
-  // The `wanted` radius, unless an underflow made it too small to go further.
-  JZTREE_BOTH double further(double searched, double wanted) const {
-    if (!(wanted > searched)) wanted = searched > 0 ? 2 * searched : half_box_;
-    return wanted < half_box_ ? wanted : half_box_;
+  // The `radius` radius, unless an underflow made it too small to go further.
+  JZTREE_BOTH double further(double searched, double radius) const {
+    if (!(radius > searched)) radius = searched > 0 ? 2 * searched : half_box_;
+    return radius < half_box_ ? radius : half_box_;
   }
   JZTREE_BOTH double end_of(double factor) const { return dimensional_root<D>(mass_ / factor); }
   JZTREE_BOTH bool ends(double mass, double power) const { return mass <= thresholds_.factor[next_] * power; }
@@ -267,19 +267,19 @@ class SphereScan {
   // End the spheres that are not denser than their threshold at the radius with this power.
   JZTREE_BOTH void end_spheres(double power) {
     for (; next_ < thresholds_.count && ends(mass_, power); ++next_) {
-      int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
+      int64_t place = row_ * thresholds_.count + thresholds_.column[next_];
       double end = end_of(thresholds_.factor[next_]);
       if (end > reach_) reach_ = end;
-      rows_.radius[at] = static_cast<T>(end);
-      rows_.mass[at] = static_cast<T>(mass_);
-      rows_.count[at] = static_cast<int32_t>(inside_);
+      rows_.radius[place] = static_cast<T>(end);
+      rows_.mass[place] = static_cast<T>(mass_);
+      rows_.count[place] = static_cast<int32_t>(inside_);
     }
   }
 
   JZTREE_BOTH void write_endless() const {
-    int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
-    rows_.radius[at] = rows_.mass[at] = std::numeric_limits<T>::quiet_NaN();
-    rows_.count[at] = -1;
+    int64_t place = row_ * thresholds_.count + thresholds_.column[next_];
+    rows_.radius[place] = rows_.mass[place] = std::numeric_limits<T>::quiet_NaN();
+    rows_.count[place] = -1;
   }
 
   JZTREE_BOTH void write_end() const {
@@ -292,7 +292,7 @@ class SphereScan {
 
   Thresholds thresholds_;
   SphereRows<T> rows_;
-  int64_t least_, row_, inside_ = 0, next_ = 0;
+  int64_t min_count_, row_, inside_ = 0, next_ = 0;
   double half_box_, mass_ = 0, edge2_ = 0, reach_ = 0, peak_ = 0, peak_radius_ = 0;
   bool begun_ = false, found_ = false;  // found: any sphere
 };

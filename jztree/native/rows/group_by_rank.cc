@@ -16,7 +16,7 @@ void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
   // next[b * ranks + r]: position of the next row of block b for rank r.
   std::vector<int64_t> next(static_cast<size_t>(blocks * ranks), 0);
   // Neighbouring rows usually go to the same rank, so runs of such rows are processed together.
-  auto each = [&](int64_t block, auto&& work) {
+  auto each_run = [&](int64_t block, auto&& work) {
     const int64_t last = std::min(count, (block + 1) * grain);
     for (int64_t i = block * grain, end; i < last; i = end) {
       const int32_t rank = in.rank[i];
@@ -25,21 +25,21 @@ void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
     }
   };
   parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) each(b, [](int64_t i, int64_t end, int64_t& place) { place += end - i; });
+    for (int64_t b = begin; b < end; ++b) each_run(b, [](int64_t i, int64_t end, int64_t& place) { place += end - i; });
   });
   int64_t place = 0;
   for (int64_t r = 0; r < ranks; ++r) {
     int64_t first = place;
     for (int64_t b = 0; b < blocks; ++b) {
-      int64_t here = next[static_cast<size_t>(b * ranks + r)];
+      int64_t rows_here = next[static_cast<size_t>(b * ranks + r)];
       next[static_cast<size_t>(b * ranks + r)] = place;
-      place += here;
+      place += rows_here;
     }
     in.counts[r] = static_cast<int32_t>(place - first);
   }
   parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
-      each(b, [&](int64_t i, int64_t end, int64_t& to) {
+      each_run(b, [&](int64_t i, int64_t end, int64_t& to) {
         std::iota(in.order + to, in.order + to + (end - i), static_cast<int32_t>(i));
         to += end - i;
       });

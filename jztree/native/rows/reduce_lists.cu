@@ -72,7 +72,8 @@ __device__ void reduce_long(const ListValues<T>& in, int64_t list, int64_t begin
     const int64_t column = first + lane_index();
     if (warp == 0 && lane_index() < width && column < in.columns) {
       typename Rule::Total total = parts[0][lane_index()];
-      for (int other = 1; other < block_warps; ++other) total = Rule::join(total, parts[other][lane_index()]);
+      for (int warp_number = 1; warp_number < block_warps; ++warp_number)
+        total = Rule::join(total, parts[warp_number][lane_index()]);
       in.reduced[list * in.columns + column] = Rule::result(total);
     }
     __syncthreads();
@@ -83,10 +84,10 @@ __device__ void reduce_long(const ListValues<T>& in, int64_t list, int64_t begin
 template <typename Rule, typename T>
 __global__ void reduce_each(const __grid_constant__ ListValues<T> in) {
   const int64_t block = static_cast<int64_t>(blockIdx.x) * block_warps;
-  const int64_t own = block + threadIdx.x / warp_size;
-  if (own < in.lists) {
-    const int64_t begin = in.place(own), end = in.place(own + 1);
-    if (end - begin <= long_list) reduce_short<Rule>(in, own, begin, end);
+  const int64_t warp_list = block + threadIdx.x / warp_size;
+  if (warp_list < in.lists) {
+    const int64_t begin = in.place(warp_list), end = in.place(warp_list + 1);
+    if (end - begin <= long_list) reduce_short<Rule>(in, warp_list, begin, end);
   }
   for (int64_t list = block; list < block + block_warps && list < in.lists; ++list) {
     const int64_t begin = in.place(list), end = in.place(list + 1);

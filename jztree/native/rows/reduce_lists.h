@@ -52,7 +52,7 @@ struct ExtremeRule {
     if constexpr (std::is_floating_point_v<T>) replaces |= value != value;
     return replaces ? value : total;
   }
-  JZTREE_BOTH static T join(T one, T other) { return add(one, other); }
+  JZTREE_BOTH static T join(T first, T second) { return add(first, second); }
   JZTREE_BOTH static T result(T total) { return total; }
 };
 

@@ -21,12 +21,12 @@ bool move_rows(const Parallel& parallel, const char* in, const int32_t* index, i
       // A prefetch outside the array is harmless.
       int64_t ahead = index[std::min(i + prefetch_distance, end - 1)];
       __builtin_prefetch((Scatter ? out : in) + ahead * static_cast<int64_t>(size), Scatter);
-      int64_t other = index[i];
-      if (other < 0 || other >= limit) {
+      int64_t indexed_row = index[i];
+      if (indexed_row < 0 || indexed_row >= limit) {
         inside.store(false, std::memory_order_relaxed);
         continue;
       }
-      int64_t from = Scatter ? i : other, to = Scatter ? other : i;
+      int64_t from = Scatter ? i : indexed_row, to = Scatter ? indexed_row : i;
       std::memcpy(out + static_cast<size_t>(to) * size, in + static_cast<size_t>(from) * size, size);
     }
   });

@@ -16,14 +16,14 @@ constexpr int64_t move_grain = 1 << 13;
 
 // Rows that are moved at a time, with a separate loop for each array.
 struct Rows {
-  static constexpr int64_t most = prefetch_distance;
+  static constexpr int64_t capacity = prefetch_distance;
 
-  int64_t at[most], count;
+  int64_t rows[capacity], count;
 
   bool consecutive() const {
-    int64_t apart = 0;
-    for (int64_t i = 0; i < count; ++i) apart |= at[i] ^ (at[0] + i);
-    return apart == 0;
+    int64_t differences = 0;
+    for (int64_t i = 0; i < count; ++i) differences |= rows[i] ^ (rows[0] + i);
+    return differences == 0;
   }
 };
 
@@ -72,7 +72,7 @@ struct Columns {
     for (const Column& column : list)
       with_width(column.bytes, [&](auto width) {
         for (int64_t i = 0; i < rows.count; ++i)
-          std::memcpy(out + static_cast<size_t>(i) * stride + column.offset, column.row(rows.at[i], width), width);
+          std::memcpy(out + static_cast<size_t>(i) * stride + column.offset, column.row(rows.rows[i], width), width);
       });
   }
 
@@ -80,7 +80,7 @@ struct Columns {
     for (const Column& column : list)
       with_width(column.bytes, [&](auto width) {
         for (int64_t i = 0; i < rows.count; ++i)
-          std::memcpy(column.row(rows.at[i], width), in + static_cast<size_t>(i) * stride + column.offset, width);
+          std::memcpy(column.row(rows.rows[i], width), in + static_cast<size_t>(i) * stride + column.offset, width);
       });
   }
 
@@ -104,12 +104,13 @@ struct Columns {
 
   // Copy rows from `from`, whose columns have the same widths.
   void copy(const Columns& from, const Rows& sources, const Rows& rows) const {
-    if (sources.consecutive() && rows.consecutive()) return copy_together(from, sources.at[0], rows.at[0], rows.count);
+    if (sources.consecutive() && rows.consecutive())
+      return copy_together(from, sources.rows[0], rows.rows[0], rows.count);
     for (size_t c = 0; c < list.size(); ++c)
       with_width(list[c].bytes, [&](auto width) {
         const Column source = from.list[c], target = list[c];
         for (int64_t i = 0; i < rows.count; ++i)
-          std::memcpy(target.row(rows.at[i], width), source.row(sources.at[i], width), width);
+          std::memcpy(target.row(rows.rows[i], width), source.row(sources.rows[i], width), width);
       });
   }
 };
@@ -118,15 +119,15 @@ struct Columns {
 
 // Find the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
 bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int64_t end, Rows& rows) {
-  rows.count = std::min(end - first, Rows::most);
+  rows.count = std::min(end - first, Rows::capacity);
   const bool listed = order.count > 0 && first >= 0 && first + rows.count <= order.count;
-  for (int64_t i = 0; i < rows.count; ++i) rows.at[i] = listed ? order.rows[first + i] : order(first + i);
+  for (int64_t i = 0; i < rows.count; ++i) rows.rows[i] = listed ? order.rows[first + i] : order(first + i);
   bool inside = true;
-  for (int64_t i = 0; i < rows.count; ++i) inside &= columns.has(rows.at[i]);
+  for (int64_t i = 0; i < rows.count; ++i) inside &= columns.has(rows.rows[i]);
   // The processor prefetches contiguous rows itself.
   if (rows.consecutive()) return inside;
   // Prefetch the next rows.
-  for (int64_t i = first + rows.count; i < std::min(end, first + rows.count + Rows::most); ++i)
+  for (int64_t i = first + rows.count; i < std::min(end, first + rows.count + Rows::capacity); ++i)
     columns.prefetch(order(i));
   return inside;
 }
@@ -137,9 +138,9 @@ bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
   if (first < 0 || first + count > order.count) return false;
   const auto* rows = reinterpret_cast<const uint32_t*>(order.rows + first);
   if (rows[count - 1] - rows[0] != static_cast<uint32_t>(count - 1)) return false;
-  uint32_t apart = 0;
-  for (int64_t i = 0; i < count; ++i) apart |= rows[i] ^ (rows[0] + static_cast<uint32_t>(i));
-  return apart == 0;
+  uint32_t differences = 0;
+  for (int64_t i = 0; i < count; ++i) differences |= rows[i] ^ (rows[0] + static_cast<uint32_t>(i));
+  return differences == 0;
 }
 
 // Call move(rows, place) for batches of rows of the segments; place: the position of the first row in their buffer.
@@ -152,7 +153,7 @@ void each_row(const Parallel& parallel, const SegmentsOfRows& segments, const Co
     if (count <= 0) continue;
     parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
       Rows rows;
-      for (int64_t j = begin; j < end; j += Rows::most) {
+      for (int64_t j = begin; j < end; j += Rows::capacity) {
         if (!find_rows(segments.order, columns, start + j, start + end, rows))
           return inside.store(false, std::memory_order_relaxed);
         move(rows, static_cast<size_t>(s * chunk + j));
@@ -189,9 +190,9 @@ bool place_block(const PlaceRows& in, const Columns& from, const Columns& to, in
     return true;
   }
   Rows sources, rows;
-  for (int64_t j = begin; j < end; j += Rows::most) {
-    bool found = find_rows(in.from_order, from, start + j, start + end, sources);
-    if (!find_rows(in.to_order, to, target + j, target + end, rows) || !found) return false;
+  for (int64_t j = begin; j < end; j += Rows::capacity) {
+    bool sources_exist = find_rows(in.from_order, from, start + j, start + end, sources);
+    if (!find_rows(in.to_order, to, target + j, target + end, rows) || !sources_exist) return false;
     to.copy(from, sources, rows);
   }
   return true;

@@ -29,9 +29,9 @@ struct Column {
 
 // The columns that one launch moves, passed to kernels by value.
 struct Batch {
-  static constexpr int most = 32;
+  static constexpr int capacity = 32;
 
-  Column list[most];
+  Column list[capacity];
   int count;
   int64_t rows;        // of every array
   int64_t begin, end;  // bytes of the packed row
@@ -61,7 +61,7 @@ class Columns {
   Batch batch(size_t first) const {
     Batch made{};
     made.rows = rows();
-    for (size_t i = first; i < list_.size() && made.count < Batch::most; ++i) made.list[made.count++] = list_[i];
+    for (size_t i = first; i < list_.size() && made.count < Batch::capacity; ++i) made.list[made.count++] = list_[i];
     made.begin = made.list[0].offset;
     made.end = first + made.count < list_.size() ? list_[first + made.count].offset : bytes_;
     return made;
@@ -200,7 +200,7 @@ __global__ void place_words(Batch from, Batch to, Tiles tiles, Segments source, 
 template <typename Move>
 void each_batch(const Columns& columns, int64_t rows, int64_t chunk, const Move& move) {
   if (rows == 0 || columns.rows() == 0) return;
-  for (size_t first = 0; first < columns.size(); first += Batch::most) {
+  for (size_t first = 0; first < columns.size(); first += Batch::capacity) {
     Batch batch = columns.batch(first);
     move(first, batch, Tiles(chunk, batch));
   }
@@ -233,9 +233,9 @@ void place_rows(Queue& queue, const PlaceRows& in) {
   if (in.from.rows == 0) return;
   Segments source{in.from_order, in.place, in.place + 2}, goal{in.to_order, in.place + 1, in.place + 2};
   // The number of placed rows is limited by both sides.
-  int64_t most = std::min(source.order.length(from.rows()), goal.order.length(to.rows()));
-  const uint32_t* last = last_places(queue, goal, 1, most, to.rows());
-  each_batch(to, most, most, [&](size_t first, const Batch& batch, const Tiles& tiles) {
+  int64_t max_rows = std::min(source.order.length(from.rows()), goal.order.length(to.rows()));
+  const uint32_t* last = last_places(queue, goal, 1, max_rows, to.rows());
+  each_batch(to, max_rows, max_rows, [&](size_t first, const Batch& batch, const Tiles& tiles) {
     queue.launch(tiles.a_segment, tile_threads, 0, place_words, from.batch(first), batch, tiles, source, goal, last);
   });
 }

@@ -95,9 +95,9 @@ inline float least_lane(const Lanes<float>& a) {
 #else
   float all[lanes];
   store(a, all);
-  float least = all[0];
-  for (float one : all) least = std::min(least, one);
-  return least;
+  float minimum = all[0];
+  for (float value : all) minimum = std::min(minimum, value);
+  return minimum;
 #endif
 }
 
@@ -167,8 +167,8 @@ inline Lanes<T> exponential(const Lanes<T>& x) {
   // ln 2 in two parts; multiples of the first part are exact.
   constexpr T high = static_cast<T>(narrow ? 0x1.62ep-1 : 0x1.62e42feep-1);
   constexpr T low = static_cast<T>(narrow ? 0x1.0bfbe8p-15 : 0x1.a39ef35793c76p-33);
-  constexpr T least = static_cast<T>(narrow ? -87.3 : -708.3);
-  Lanes<T> inside = larger<Lanes<T>>(x, Lanes<T>(least)),
+  constexpr T lower_limit = static_cast<T>(narrow ? -87.3 : -708.3);
+  Lanes<T> inside = larger<Lanes<T>>(x, Lanes<T>(lower_limit)),
            shifted = inside * static_cast<T>(0x1.71547652b82fep0) + Lanes<T>(shift);
   Lanes<T> whole = shifted - Lanes<T>(shift), rest = (inside - whole * high) - whole * low;
   Lanes<T> sum(T{1});
@@ -180,7 +180,7 @@ inline Lanes<T> exponential(const Lanes<T>& x) {
     bits = bits + one;
     std::memcpy(&power.part[i], &bits, register_bytes);
   });
-  return choose(x < Lanes<T>(least), Lanes<T>(), sum * power);
+  return choose(x < Lanes<T>(lower_limit), Lanes<T>(), sum * power);
 }
 
 // The same numbers in float64.

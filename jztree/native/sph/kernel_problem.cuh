@@ -82,65 +82,67 @@ __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, i
 
 // The values of a row, in float64; for scatter, divided by the powers of the source's smoothing length.
 template <typename Value>
-__global__ void stage_values(const Value* given, Count num, int64_t each, RowLengths h, int powers, int shift,
+__global__ void stage_values(const Value* raw, Count num, int64_t columns, RowLengths h, int powers, int shift,
                              double* value) {
-  int64_t place = thread_index(), row = place / each;
+  int64_t place = thread_index(), row = place / columns;
   if (row >= num()) return;
-  value[place] = over_powers(static_cast<double>(given[place]), h[row], powers, shift);
+  value[place] = over_powers(static_cast<double>(raw[place]), h[row], powers, shift);
 }
 
 // Sum the nodes of a plane. parts: values of rows, or sums of the plane below.
 template <typename Value>
-__global__ void add_values(const int32_t* splits, const Value* parts, int64_t nodes, int64_t each, double* sums) {
-  int64_t at = thread_index(), node = at / each;
+__global__ void add_values(const int32_t* splits, const Value* parts, int64_t nodes, int64_t columns, double* sums) {
+  int64_t place = thread_index(), node = place / columns;
   if (node >= nodes) return;
   double sum = 0;
-  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += parts[i * each + at % each];
-  sums[at] = sum;
+  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += parts[i * columns + place % columns];
+  sums[place] = sum;
 }
 
 // The sums of every node, in the layout of the values.
 template <int D, typename T>
-const double* sum_nodes(Queue& queue, const Tree<D, T>& tree, const double* value, int64_t each) {
+const double* sum_nodes(Queue& queue, const Tree<D, T>& tree, const double* value, int64_t columns) {
   const TreeLayout& layout = tree.layout;
-  auto* sums = queue.scratch<double>(layout.nodes() * each);
+  auto* sums = queue.scratch<double>(layout.nodes() * columns);
   for (int plane = 0; plane < layout.planes(); ++plane) {
-    const size_t here = static_cast<size_t>(plane);
-    const double* parts = plane > 0 ? sums + layout.starts[here - 1] * each : value;
-    queue.launch_over(layout.sizes[here] * each, add_values<double>, tree.splits + layout.split_start(plane), parts,
-                      layout.sizes[here], each, sums + layout.starts[here] * each);
+    const size_t level = static_cast<size_t>(plane);
+    const double* parts = plane > 0 ? sums + layout.starts[level - 1] * columns : value;
+    queue.launch_over(layout.sizes[level] * columns, add_values<double>, tree.splits + layout.split_start(plane), parts,
+                      layout.sizes[level], columns, sums + layout.starts[level] * columns);
   }
   return sums;
 }
 
 // Whether two sources have the same kernel.
 template <int D, typename From>
-__device__ bool are_alike(const From* pos, const RowLengths& h, bool lengths_count, int64_t row, int64_t other) {
+__device__ bool are_alike(const From* pos, const RowLengths& h, bool lengths_count, int64_t row, int64_t second) {
   for (int d = 0; d < D; ++d)
-    if (pos[row * D + d] != pos[other * D + d]) return false;
-  return !lengths_count || h[row] == h[other];
+    if (pos[row * D + d] != pos[second * D + d]) return false;
+  return !lengths_count || h[row] == h[second];
 }
 
 // Find the kind of each node of a plane, after the planes below.
 template <int D, typename From>
 __global__ void find_kinds(DeviceTree<D, From> tree, int plane, RowLengths h, bool lengths_count, const double* sums,
-                           int64_t each, int32_t* kind) {
+                           int64_t columns, int32_t* kind) {
   const int64_t node = tree.starts[plane] + thread_index();
   if (node >= tree.starts[plane + 1]) return;
   const int64_t first = tree.first_row(plane, node), end = tree.first_row(plane, node + 1);
   bool finite = first < end;
-  for (int64_t c = 0; c < each; ++c) finite &= std::isfinite(sums[node * each + c]);
-  bool one = finite;
+  for (int64_t c = 0; c < columns; ++c) finite &= std::isfinite(sums[node * columns + c]);
+  bool is_place = finite;
   if (plane == 0) {
-    for (int64_t row = first + 1; one && row < end; ++row) one = are_alike<D>(tree.pos, h, lengths_count, first, row);
+    for (int64_t row = first + 1; is_place && row < end; ++row)
+      is_place = are_alike<D>(tree.pos, h, lengths_count, first, row);
   } else {
-    for (int64_t child = tree.first_child(plane, node); one && child < tree.first_child(plane, node + 1); ++child) {
+    for (int64_t child = tree.first_child(plane, node); is_place && child < tree.first_child(plane, node + 1);
+         ++child) {
       const int64_t row = tree.first_row(plane - 1, child);
       if (row == tree.first_row(plane - 1, child + 1)) continue;
-      one = kind[child] == NodeKind::place && are_alike<D>(tree.pos, h, lengths_count, first, row);
+      is_place = kind[child] == NodeKind::place && are_alike<D>(tree.pos, h, lengths_count, first, row);
     }
   }
-  kind[node] = one ? NodeKind::place : finite ? NodeKind::summed : NodeKind::unknown;
+  kind[node] = is_place ? NodeKind::place : finite ? NodeKind::summed : NodeKind::unknown;
 }
 
 template <int D, typename From>
@@ -157,17 +159,17 @@ const int32_t* kinds_of_nodes(Queue& queue, const KernelSums<D, From>& in, const
 
 template <int D, typename T>
 const double* staged_values(Queue& queue, const KernelSums<D, T>& in) {
-  int64_t each = in.value.dims[1], count = in.value.elements();
+  int64_t columns = in.value.dims[1], count = in.value.elements();
   auto* value = queue.scratch<double>(count);
   RowLengths h{in.source_h};
   int powers = in.form == static_cast<int64_t>(KernelForm::scatter) ? in.powers() : 0;
   int shift = static_cast<int>(in.value_powers);
   if (in.value.type == XLA_FFI_DataType_F32) {
-    queue.launch_over(count, stage_values<float>, static_cast<const float*>(in.value.data), in.sources.num, each, h,
+    queue.launch_over(count, stage_values<float>, static_cast<const float*>(in.value.data), in.sources.num, columns, h,
                       powers, shift, value);
   } else {
-    queue.launch_over(count, stage_values<double>, static_cast<const double*>(in.value.data), in.sources.num, each, h,
-                      powers, shift, value);
+    queue.launch_over(count, stage_values<double>, static_cast<const double*>(in.value.data), in.sources.num, columns,
+                      h, powers, shift, value);
   }
   return value;
 }

@@ -134,13 +134,13 @@ struct KernelProblem {
     return std::adjacent_find(source_h.get(), source_h.get() + num, std::not_equal_to<T>()) == source_h.get() + num;
   }
 
-  static bool are_alike(const GivenPositions<D>& pos, T weight, const RowLengths& h, int64_t row, int64_t other) {
+  static bool are_alike(const GivenPositions<D>& pos, T weight, const RowLengths& h, int64_t row, int64_t second) {
     for (int d = 0; d < D; ++d)
-      if (pos.at(row, d) != pos.at(other, d)) return false;
-    return weight == 0 || h[row] == h[other];
+      if (pos.at(row, d) != pos.at(second, d)) return false;
+    return weight == 0 || h[row] == h[second];
   }
-  bool are_alike(int64_t row, int64_t other) const {
-    return are_alike(source_pos, lengths.of_source, lengths.source, row, other);
+  bool are_alike(int64_t row, int64_t second) const {
+    return are_alike(source_pos, lengths.of_source, lengths.source, row, second);
   }
 
   // Fill one_place_. Returns whether there is any such node.
@@ -149,12 +149,12 @@ struct KernelProblem {
     one_place_.assign(static_cast<size_t>(layout.nodes()), 0);
     std::atomic<bool> found{false};
     for (int plane = 0; plane < layout.planes(); ++plane) {
-      uint8_t* here = one_place_.data() + layout.starts[static_cast<size_t>(plane)];
+      uint8_t* of_plane = one_place_.data() + layout.starts[static_cast<size_t>(plane)];
       parallel.blocks(layout.sizes[static_cast<size_t>(plane)], 512, [&](int64_t begin, int64_t end) {
         for (int64_t node = begin; node < end; ++node) {
           const bool empty = sources.first_row(plane, node) == sources.first_row(plane, node + 1);
-          here[node] = !empty && (plane > 0 ? is_place_of_nodes(plane, node) : is_place_of_rows(node));
-          if (here[node]) found.store(true, std::memory_order_relaxed);
+          of_plane[node] = !empty && (plane > 0 ? is_place_of_nodes(plane, node) : is_place_of_rows(node));
+          if (of_plane[node]) found.store(true, std::memory_order_relaxed);
         }
       });
     }
@@ -197,18 +197,18 @@ struct KernelProblem {
   }
 
   template <typename Value>
-  void stage_values(const Parallel& parallel, const Value* given, int64_t num, int64_t shift) {
+  void stage_values(const Parallel& parallel, const Value* raw, int64_t num, int64_t shift) {
     const int64_t all = columns * inner;
     const int over = form == KernelForm::scatter ? powers : 0;
     parallel.blocks(rows_, 1 << 12, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         for (int64_t c = 0; c < all; ++c) {
-          double one = row < num ? static_cast<double>(given[row * all + c]) : 0;
+          double number = row < num ? static_cast<double>(raw[row * all + c]) : 0;
           if ((over != 0 || shift != 0) && row < num) {
-            one = over_powers(one, lengths.source[row], over, static_cast<int>(shift));
-            if (!std::isfinite(one)) beyond.store(true, std::memory_order_relaxed);
+            number = over_powers(number, lengths.source[row], over, static_cast<int>(shift));
+            if (!std::isfinite(number)) beyond.store(true, std::memory_order_relaxed);
           }
-          value[c * rows_ + row] = one;
+          value[c * rows_ + row] = number;
         }
     });
   }

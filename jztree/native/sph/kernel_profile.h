@@ -39,8 +39,8 @@ struct KernelProfile {
   int power[3];
   T coefficient[3][profile_terms];
 
-  JZTREE_BOTH KernelProfile(int64_t which, const Lengths& numbers)
-      : shape(static_cast<KernelShape>(which)), norm(numbers[0]), rate(static_cast<T>(numbers[1])) {
+  JZTREE_BOTH KernelProfile(int64_t shape_number, const Lengths& numbers)
+      : shape(static_cast<KernelShape>(shape_number)), norm(numbers[0]), rate(static_cast<T>(numbers[1])) {
     for (int g = 0; g < 3; ++g) {
       int64_t first = 2 + g * (1 + profile_terms);
       power[g] = static_cast<int>(numbers[first]);

@@ -17,14 +17,14 @@ template <int D, typename T>
 bool needs_wide(const KernelSums<D, T>& in, const double* box) {
   if (!std::is_same<T, float>::value) return false;
   Scale<D, T> scale(box, open_span(box, in.sources, in.queries).template for_scale<T>());
-  double least = std::numeric_limits<double>::infinity();
+  double shortest = std::numeric_limits<double>::infinity();
   if (in.form != static_cast<int64_t>(KernelForm::scatter))
     for (int64_t row = 0; row < (in.query_h.count > 1 ? in.queries.num() : 1); ++row)
-      least = std::min(least, in.query_h[row]);
+      shortest = std::min(shortest, in.query_h[row]);
   if (in.form != static_cast<int64_t>(KernelForm::gather))
     for (int64_t row = 0; row < (in.source_h.count > 1 ? in.sources.num() : 1); ++row)
-      least = std::min(least, in.source_h[row]);
-  return least * static_cast<double>(scale.factor) < least_narrow_length(scale);
+      shortest = std::min(shortest, in.source_h[row]);
+  return shortest * static_cast<double>(scale.factor) < least_narrow_length(scale);
 }
 
 void put(const Buffer& to, int64_t place, double sum) {

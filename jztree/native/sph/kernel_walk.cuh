@@ -98,39 +98,39 @@ class KernelWalk {
   // Test up to 32 nodes.
   __device__ void step(const NodeRange& range) {
     const LaneNode mine(in_.sources, range);
-    bool here = mine.has_rows(), whole = false, place = false;
-    if (here) {
+    bool reached = mine.has_rows(), whole = false, place = false;
+    if (reached) {
       const NodeBox<D, T> box = load_box(in_.sources, mine.node, setup_.scale.factor);
-      here = reaches(box_.low, box_.high, box, largest_ + node_length(mine.node));
-      const int32_t kind = here ? in_.node_kind[mine.node] : NodeKind::unknown;
+      reached = reaches(box_.low, box_.high, box, largest_ + node_length(mine.node));
+      const int32_t kind = reached ? in_.node_kind[mine.node] : NodeKind::unknown;
       whole = Order == 0 && in_.adds_nodes && kind != NodeKind::unknown && is_whole(mine.node, box);
       place = kind == NodeKind::place && !whole;
     }
     if constexpr (Order == 0)
-      for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1)
-        add_node(__shfl_sync(all_lanes, mine.node, __ffs(static_cast<int>(left)) - 1));
-    here &= !whole;
+      for (unsigned lanes = __ballot_sync(all_lanes, whole); lanes; lanes &= lanes - 1)
+        add_node(__shfl_sync(all_lanes, mine.node, __ffs(static_cast<int>(lanes)) - 1));
+    reached &= !whole;
     const unsigned places = __ballot_sync(all_lanes, place), leaves = range.plane == 0 ? ~0u : 0;
-    for (unsigned left = (places | leaves) & __ballot_sync(all_lanes, here); left; left &= left - 1) {
-      const int lane = __ffs(static_cast<int>(left)) - 1;
+    for (unsigned lanes = (places | leaves) & __ballot_sync(all_lanes, reached); lanes; lanes &= lanes - 1) {
+      const int lane = __ffs(static_cast<int>(lanes)) - 1;
       open_rows(__shfl_sync(all_lanes, mine.node, lane), __shfl_sync(all_lanes, mine.first, lane),
                 __shfl_sync(all_lanes, mine.end, lane), places >> lane & 1);
     }
     if (range.plane > 0)
-      stack_.push_children<true>(in_.sources, range.plane, mine.node, __ballot_sync(all_lanes, here && !place));
+      stack_.push_children<true>(in_.sources, range.plane, mine.node, __ballot_sync(all_lanes, reached && !place));
   }
 
   // Whether the sources of a node are surely within the length of every query, so that a top hat has the same value for
   // each.
   __device__ bool is_whole(uint32_t node, const NodeBox<D, T>& box) const {
-    const T least = node_length(in_.node_least_h, node);
-    if (in_.form == KernelForm::mean && least != node_length(node)) return false;
+    const T shortest = node_length(in_.node_least_h, node);
+    if (in_.form == KernelForm::mean && shortest != node_length(node)) return false;
     T reach2 = 0;
     for (int d = 0; d < D; ++d) {
       T reach = interval_reach(box_.low[d], box_.high[d], box.low[d], box.high[d], setup_.scale.period[d]);
       reach2 += reach * reach;
     }
-    return reach2 * above_one<T> <= surely_within2(least_ + least, setup_.rule);
+    return reach2 * above_one<T> <= surely_within2(least_ + shortest, setup_.rule);
   }
 
   // Add the sums of such a node.
@@ -147,8 +147,8 @@ class KernelWalk {
     NodeBox<D, T> box = load_box(in_.sources, node, setup_.scale.factor);
     bool around = wraps_around(box_, box, setup_.scale);
     if (in_.images && !around && !setup_.wrapped) return;
-    bool near = used_ && reaches(point_.x, point_.x, box, length_ + node_length(node));
-    if (!__any_sync(all_lanes, near)) return;
+    bool reached = used_ && reaches(point_.x, point_.x, box, length_ + node_length(node));
+    if (!__any_sync(all_lanes, reached)) return;
     if (as_one) end = first + 1;
     first_ = first;
     values_ = (as_one ? in_.node_sum + static_cast<int64_t>(node) * in_.columns * in_.inner
@@ -156,7 +156,7 @@ class KernelWalk {
               in_.first_column * in_.inner;
     for (uint32_t tile = first; tile < end; tile += warp_size) {
       int count = take(tile, end);
-      if (!near) continue;
+      if (!reached) continue;
       around ? add_sources<true>(count) : add_sources<is_rare>(count);
     }
   }
@@ -205,9 +205,10 @@ class KernelWalk {
     T distance2 = 0;
     for (int d = 0; d < D; ++d) {
       const double period = setup_.scale.raw_period[d];
-      T mine = rest_of_wrap(in_.queries.pos[query_ * D + d], period, setup_.scale.factor);
-      T other = rest_of_wrap(in_.sources.pos[static_cast<int64_t>(pair.row) * D + d], period, setup_.scale.factor);
-      pair.apart[d] = (pair.apart[d] + mine) - other;
+      T query_rest = rest_of_wrap(in_.queries.pos[query_ * D + d], period, setup_.scale.factor);
+      T source_rest =
+          rest_of_wrap(in_.sources.pos[static_cast<int64_t>(pair.row) * D + d], period, setup_.scale.factor);
+      pair.apart[d] = (pair.apart[d] + query_rest) - source_rest;
       distance2 += pair.apart[d] * pair.apart[d];
     }
     return distance2;

@@ -62,8 +62,8 @@ class KernelWalk {
   // The sum of the i-th query.
   double sum(int64_t i, int64_t column) const {
     if (alike_) i = 0;
-    const double own = sum_of_lanes(sums_.data() + (i * width() + column) * lanes);
-    return problem_.adds_nodes ? own + common_[static_cast<size_t>(column)] * common_value(i) : own;
+    const double query_sum = sum_of_lanes(sums_.data() + (i * width() + column) * lanes);
+    return problem_.adds_nodes ? query_sum + common_[static_cast<size_t>(column)] * common_value(i) : query_sum;
   }
 
  private:
@@ -105,7 +105,7 @@ class KernelWalk {
         } else {
           values_ = problem_.column(0) + row;
           stride_ = problem_.column_stride();
-          rests_ = sources_.has_rests(node) || queries_.rest[0];
+          has_rests_ = sources_.has_rests(node) || queries_.rest[0];
           open_rows(flat, row, behind);
         }
       }
@@ -117,7 +117,7 @@ class KernelWalk {
     for (int64_t c = 0; c < columns_ * inner_; ++c) place_[static_cast<size_t>(c * lanes)] = problem_.node_sum(node, c);
     values_ = place_.data();
     stride_ = lanes;
-    rests_ = sources_.rest[0] || queries_.rest[0];
+    has_rests_ = sources_.rest[0] || queries_.rest[0];
     open_rows(node, row, row + 1);
   }
 
@@ -156,10 +156,10 @@ class KernelWalk {
   __attribute__((noinline, flatten)) void look_from(int64_t i, int64_t first, int64_t end, bool around) {
     Pairs pairs;
     pairs.query = begin_ + i;
-    const bool rests = rests_;
-    const bool own = problem_.form == KernelForm::gather;
+    const bool has_rests = has_rests_;
+    const bool gathers = problem_.form == KernelForm::gather;
     const T of_query = problem_.query_h[pairs.query];
-    if (own) pairs.inverse = V(1 / of_query);
+    if (gathers) pairs.inverse = V(1 / of_query);
     double* sums = sums_.data() + i * width() * lanes;
     for (pairs.first = first; pairs.first < end; pairs.first += lanes) {
       V distance2{};
@@ -169,10 +169,10 @@ class KernelWalk {
         pairs.apart[d] = at - x;
         if (around)
           pairs.apart[d] = wrapped_difference<V>(at, x, V(problem_.scale.period[d]), V(problem_.scale.period_rest[d]));
-        if (rests) add_rests(pairs, d);
+        if (has_rests) add_rests(pairs, d);
         distance2 = distance2 + pairs.apart[d] * pairs.apart[d];
       }
-      if (!own) {
+      if (!gathers) {
         V of_source;
         load(problem_.source_h.get() + pairs.first, of_source);
         pairs.inverse = reciprocal(of_source + V(of_query));
@@ -189,8 +189,8 @@ class KernelWalk {
   void add_rests(Pairs& pairs, int d) const {
     V x{};
     if (sources_.rest[d]) load(sources_.rest[d] + pairs.first, x);
-    const T at = queries_.rest[d] ? queries_.rest[d][pairs.query] : T{0};
-    pairs.apart[d] = (pairs.apart[d] + V(at)) - x;
+    const T rest = queries_.rest[d] ? queries_.rest[d][pairs.query] : T{0};
+    pairs.apart[d] = (pairs.apart[d] + V(rest)) - x;
   }
 
   // Return the sources within reach, and limit their q to at most 1. If the precision of the positions cannot decide,
@@ -203,8 +203,8 @@ class KernelWalk {
     T q2[lanes];
     store(pairs.q2, q2);
     const uint32_t used = number >= lanes ? 0xffff : (1u << number) - 1;
-    for (uint32_t left = possibly & ~surely & used; left != 0; left &= left - 1) {
-      int lane = __builtin_ctz(left);
+    for (uint32_t unsure = possibly & ~surely & used; unsure != 0; unsure &= unsure - 1) {
+      int lane = __builtin_ctz(unsure);
       q2[lane] = is_within(pairs.query, pairs.first + lane) ? std::min(q2[lane], T{1}) : T{4};
     }
     load(q2, pairs.q2);
@@ -223,14 +223,14 @@ class KernelWalk {
   // Add the derivatives of the kernel, times the values.
   void add(const Pairs& pairs, T of_query, double* sums) {
     const V one(T{1});
-    const auto beyond = one < pairs.q2;
-    V q2 = choose(beyond, one, pairs.q2), q = square_root(q2), unit = choose(beyond, V{}, one);
+    const auto outside = one < pairs.q2;
+    V q2 = choose(outside, one, pairs.q2), q = square_root(q2), unit = choose(outside, V{}, one);
     Wide tensor[power(Order)];
     if constexpr (Order == 0) {
       widen(radial_.template operator()<0>(problem_.profile, q, q2) * unit, tensor[0]);
     } else {
       V u[D];
-      for (int d = 0; d < D; ++d) u[d] = choose(beyond, V{}, pairs.apart[d] * pairs.inverse);
+      for (int d = 0; d < D; ++d) u[d] = choose(outside, V{}, pairs.apart[d] * pairs.inverse);
       if constexpr (Order == 1) {
         V radial = radial_.template operator()<1>(problem_.profile, q, q2) * unit;
         for (int d = 0; d < D; ++d) widen(radial * u[d], tensor[d]);
@@ -270,14 +270,14 @@ class KernelWalk {
   JZTREE_APART void weigh_by_images(const Pairs& pairs, Wide* tensor) const {
     for (int d = 0; d < D; ++d) {
       double number[lanes] = {};
-      T apart[lanes], q2[lanes];
-      store(pairs.apart[d], apart);
+      T offset[lanes], q2[lanes];
+      store(pairs.apart[d], offset);
       store(pairs.q2, q2);
       const double period = problem_.scale.raw_period[d];
       for (int lane = 0; lane < lanes && period > 0; ++lane) {
         if (q2[lane] > 1) continue;
         double straight = problem_.query_pos.at(pairs.query, d) - problem_.source_pos.at(pairs.first + lane, d);
-        number[lane] = std::nearbyint((straight - static_cast<double>(apart[lane] * problem_.scale.inverse)) / period);
+        number[lane] = std::nearbyint((straight - static_cast<double>(offset[lane] * problem_.scale.inverse)) / period);
       }
       Wide weight;
       load(number, weight);
@@ -292,7 +292,7 @@ class KernelWalk {
   }
 
   void multiply(int64_t first, const Wide* tensor, double* sums) {
-    const bool beyond = problem_.beyond.load(std::memory_order_relaxed);
+    const bool overflowed = problem_.beyond.load(std::memory_order_relaxed);
     for (int64_t c = 0; c < columns_; ++c)
       for (int64_t out = 0; out < outer_; ++out, sums += lanes) {
         Wide sum, value;
@@ -302,7 +302,7 @@ class KernelWalk {
           // A source out of reach, in a block with sources within reach, must not contribute, however large its value
           // is.
           const Wide& factor = tensor[place_of(in * outer_ + out)];
-          if (beyond) value = choose(factor == Wide{}, Wide{}, value);
+          if (overflowed) value = choose(factor == Wide{}, Wide{}, value);
           sum = sum + value * factor;
         }
         store(sum, sums);
@@ -327,7 +327,7 @@ class KernelWalk {
   int64_t first_ = 0;               // first row
   const double* values_ = nullptr;  // of that row
   int64_t stride_ = 0;              // from one column of values to the next
-  bool rests_ = false;              // whether any pair has rests
+  bool has_rests_ = false;          // whether any pair has rests
 };
 
 }  // namespace jztree

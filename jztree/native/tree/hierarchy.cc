@@ -57,9 +57,9 @@ class RowLevels {
     end_ = std::min(last_, row + most);
     const int64_t rows = end_ - begin_;
     rises_.find(pos_ + row * D, rows, codes_);
-    int32_t least = 1;
-    for (int64_t i = 0; i < rows; ++i) least = std::min(least, codes_[i]);
-    if (least <= 0) settle(rows);
+    int32_t lowest_code = 1;
+    for (int64_t i = 0; i < rows; ++i) lowest_code = std::min(lowest_code, codes_[i]);
+    if (lowest_code <= 0) settle(rows);
     // Among rows with the highest level, the first has the highest code.
     for (int32_t i = 0; i < rows; ++i) codes_[i] = codes_[i] * most + (most - 1 - i);
   }

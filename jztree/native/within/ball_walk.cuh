@@ -53,8 +53,8 @@ template <int D, typename T>
 __global__ void make_balls(Lengths radius, const BallSetup<D, T>* setup, Within<T>* balls) {
   int64_t i = thread_index();
   if (i >= radius.count) return;
-  double given = radius[i];
-  balls[i] = given >= 0 ? setup->rule.within(given) : Within<T>{};
+  double length = radius[i];
+  balls[i] = length >= 0 ? setup->rule.within(length) : Within<T>{};
 }
 
 template <int D, typename T, typename Visit>
@@ -109,8 +109,8 @@ class BallWalk {
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = warp_max(used_ ? balls_[j].possibly2 : T{-1}),
         surely = warp_min(used_ ? balls_[j].surely2 : infinity);
-      bool each = __all_sync(all_lanes, !used_ || balls_[j].possibly2 >= 0);
-      each_reaches_ = each ? each_reaches_ | 1u << j : each_reaches_ & ~(1u << j);
+      bool all_reach = __all_sync(all_lanes, !used_ || balls_[j].possibly2 >= 0);
+      each_reaches_ = all_reach ? each_reaches_ | 1u << j : each_reaches_ & ~(1u << j);
       if (lane_index() == j) {
         possibly2_ = possibly;
         surely2_ = surely;
@@ -122,27 +122,27 @@ class BallWalk {
   __device__ void step(const NodeRange& range, Visit& visit) {
     JZTREE_COUNT("step");
     const LaneNode mine(in_.sources, range);
-    bool here = mine.has_rows();
+    bool reached = mine.has_rows();
     T gap2 = 0, reach2 = 0;
     bool together = false;  // node and queries are at the same place
-    if (here) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
-    int least = 0, most = 0;  // the first ball that may contain it, and the first that surely does
+    if (reached) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
+    int first_ball = 0, first_sure = 0;  // the first ball that may contain it, and the first that surely does
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = __shfl_sync(all_lanes, possibly2_, j), surely = __shfl_sync(all_lanes, surely2_, j);
-      least += gap2 > possibly;
-      most += !(reach2 < surely || (together && (each_reaches_ >> j & 1)));
+      first_ball += gap2 > possibly;
+      first_sure += !(reach2 < surely || (together && (each_reaches_ >> j & 1)));
     }
-    here &= least < in_.at_work;
-    bool whole = Visit::together && here && least >= most;
+    reached &= first_ball < in_.at_work;
+    bool enclosed = Visit::together && reached && first_ball >= first_sure;
     if constexpr (Visit::together) {
-      for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1) {
+      for (unsigned enclosing = __ballot_sync(all_lanes, enclosed); enclosing; enclosing &= enclosing - 1) {
         JZTREE_COUNT("whole node");
-        int lane = __ffs(static_cast<int>(left)) - 1;
+        int lane = __ffs(static_cast<int>(enclosing)) - 1;
         visit.node(__shfl_sync(all_lanes, mine.node, lane), __shfl_sync(all_lanes, mine.end - mine.first, lane),
-                   __shfl_sync(all_lanes, most, lane));
+                   __shfl_sync(all_lanes, first_sure, lane));
       }
     }
-    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here && !whole),
+    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, reached && !enclosed),
                 [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end, used_, visit); });
   }
 
@@ -154,17 +154,17 @@ class BallWalk {
     T gap2 = std::numeric_limits<T>::infinity(), reach2 = gap2;
     bool together = false;
     if (rows > 0) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
-    const bool here = rows > 0 && gap2 <= possibly && visit.needs(mine.node);
-    const bool whole = here && (reach2 < surely || (together && (each_reaches_ & 1)));
-    visit.nodes(mine.node, whole ? rows : 0, here ? 0 : rows);
+    const bool reached = rows > 0 && gap2 <= possibly && visit.needs(mine.node);
+    const bool enclosed = reached && (reach2 < surely || (together && (each_reaches_ & 1)));
+    visit.nodes(mine.node, enclosed ? rows : 0, reached ? 0 : rows);
     if (visit.done()) return;
-    const bool opened = here && !whole;
+    const bool opened = reached && !enclosed;
     const T nearest = warp_min(opened ? gap2 : std::numeric_limits<T>::infinity());
     const unsigned all = __ballot_sync(all_lanes, opened), ties = __ballot_sync(all_lanes, opened && gap2 == nearest);
     const unsigned first = ties & ~(ties - 1);
     // The stack returns the last nodes first.
-    for (unsigned some : {range.plane > 0 ? all & ~first : first, range.plane > 0 ? first : all & ~first})
-      stack_.open(in_.sources, range, mine, some, [&](uint32_t leaf, uint32_t begin, uint32_t end) {
+    for (unsigned nodes : {range.plane > 0 ? all & ~first : first, range.plane > 0 ? first : all & ~first})
+      stack_.open(in_.sources, range, mine, nodes, [&](uint32_t leaf, uint32_t begin, uint32_t end) {
         const bool asks = used_ && visit.asks(leaf);
         if (__any_sync(all_lanes, asks)) open_leaf(leaf, begin, end, asks, visit);
         visit.leaf_done(end - begin);

@@ -68,18 +68,18 @@ class Balls {
     Within<T> ball;
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < m; ++j) {
-        const double given = radius(i, j);
-        if (given != last) {
-          ball = given >= 0 ? rule.within(given) : Within<T>{};
+        const double length = radius(i, j);
+        if (length != last) {
+          ball = length >= 0 ? rule.within(length) : Within<T>{};
           // For comparison by "at most".
           ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
-          last = given;
+          last = length;
         }
         all_[static_cast<size_t>(i * m + j)] = ball;
         outer_[static_cast<size_t>(j * stride_ + i)] = ball.possibly2;
         possibly2_[static_cast<size_t>(j)] = std::max(possibly2_[static_cast<size_t>(j)], ball.possibly2);
         surely2_[static_cast<size_t>(j)] = std::min(surely2_[static_cast<size_t>(j)], ball.surely2);
-        if (!(given >= 0)) missing_[static_cast<size_t>(j)] = true;
+        if (!(length >= 0)) missing_[static_cast<size_t>(j)] = true;
       }
   }
 
@@ -173,17 +173,18 @@ class BallWalk {
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
         if (row == behind) continue;
-        int64_t least = from, most = to;
-        while (least < most && gap2[i] > balls.possibly2(least)) ++least;
-        if (least == balls.m) continue;
+        int64_t first_ball = from, first_sure = to;
+        while (first_ball < first_sure && gap2[i] > balls.possibly2(first_ball)) ++first_ball;
+        if (first_ball == balls.m) continue;
         if (whole_nodes)
-          while (most > least && all_within(start + node, reach2[i], most - 1)) --most;
-        if (Visit::together && least == most) {
-          if constexpr (Visit::together) visit.node(start + node, row, behind, most);
+          while (first_sure > first_ball && all_within(start + node, reach2[i], first_sure - 1)) --first_sure;
+        if (Visit::together && first_ball == first_sure) {
+          if constexpr (Visit::together) visit.node(start + node, row, behind, first_sure);
         } else if (plane > 0) {
-          open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), least, most, visit);
+          open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), first_ball,
+               first_sure, visit);
         } else {
-          open_leaf(node, least, most, visit);
+          open_leaf(node, first_ball, first_sure, visit);
         }
       }
     }
@@ -223,9 +224,9 @@ class BallWalk {
   template <typename Visit>
   void open_near(int plane, Visit& visit) {
     auto rows = [&](int64_t node) { return sources_.first_row(plane, node + 1) - sources_.first_row(plane, node); };
-    int64_t left = 0;
-    for (const NearNode& one : near_) left += rows(one.node);
-    visit.most_left(left);
+    int64_t rest_rows = 0;
+    for (const NearNode& one : near_) rest_rows += rows(one.node);
+    visit.most_left(rest_rows);
     std::iter_swap(near_.begin(), std::min_element(near_.begin(), near_.end()));
     for (const NearNode& one : near_) {
       if (visit.done()) break;
@@ -235,7 +236,7 @@ class BallWalk {
         look_at(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), visit);
       } else {
         open_leaf_outwards(node, visit);
-        visit.most_left(left -= rows(node));
+        visit.most_left(rest_rows -= rows(node));
       }
     }
   }
@@ -283,11 +284,11 @@ class BallWalk {
     }
   }
 
-  // The rows from `row` on with a bit in `left` that are in a ball of the i-th query.
-  uint32_t within(int64_t i, int64_t row, uint32_t left, const Lanes<T>& distance2, const Within<T>& ball,
+  // The rows from `row` on with a bit in `candidates` that are in a ball of the i-th query.
+  uint32_t within(int64_t i, int64_t row, uint32_t candidates, const Lanes<T>& distance2, const Within<T>& ball,
                   const Lanes<T>& possibly2, const Lanes<T>& surely2) const {
-    uint32_t possibly = left & lanes_at_most(distance2, possibly2);
-    uint32_t surely = left & lanes_at_most(distance2, surely2);
+    uint32_t possibly = candidates & lanes_at_most(distance2, possibly2);
+    uint32_t surely = candidates & lanes_at_most(distance2, surely2);
     if (possibly != surely) surely |= decide(i, row, possibly & ~surely, ball);
     return surely;
   }
@@ -339,15 +340,15 @@ class BallWalk {
     const int64_t i, rows, from, to;
     Visit& visit;
 
-    void operator()(int64_t first, uint32_t left, const Lanes<T>& distance2) {
+    void operator()(int64_t first, uint32_t candidates, const Lanes<T>& distance2) {
       const Within<T>* balls = walk.balls.of(i);
-      for (int64_t ball = from; ball < to && left != 0; ++ball) {
-        uint32_t within = walk.within(i, rows + first, left, distance2, balls[ball], Lanes<T>(balls[ball].possibly2),
-                                      Lanes<T>(balls[ball].surely2));
+      for (int64_t ball = from; ball < to && candidates != 0; ++ball) {
+        uint32_t within = walk.within(i, rows + first, candidates, distance2, balls[ball],
+                                      Lanes<T>(balls[ball].possibly2), Lanes<T>(balls[ball].surely2));
         if (within != 0) add(first, within, ball);
-        left &= ~within;
+        candidates &= ~within;
       }
-      if (left != 0 && to < walk.balls.m) add(first, left, to);
+      if (candidates != 0 && to < walk.balls.m) add(first, candidates, to);
     }
     void add(int64_t first, uint32_t within, int64_t ball) {
       if constexpr (Visit::of_numbers) {

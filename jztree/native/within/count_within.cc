@@ -34,11 +34,11 @@ class Tally {
     if (Weighted) sum_[static_cast<size_t>(ball)] += node_weight_[node];
   }
   void number(int64_t i, int32_t number, int64_t ball) { count_[static_cast<size_t>((i + 1) * m_ + ball)] += number; }
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t ball) {
+  void rows(int64_t i, int64_t first, uint32_t members, int64_t ball) {
     size_t place = static_cast<size_t>((i + 1) * m_ + ball);
-    count_[place] += __builtin_popcount(chosen);
-    for (; chosen != 0; chosen &= chosen - 1)
-      sum_[place] += static_cast<double>(weight_[first + __builtin_ctz(chosen)]);
+    count_[place] += __builtin_popcount(members);
+    for (; members != 0; members &= members - 1)
+      sum_[place] += static_cast<double>(weight_[first + __builtin_ctz(members)]);
   }
 
   // Write the results within each radius of the i-th query.

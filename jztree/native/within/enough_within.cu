@@ -13,40 +13,41 @@ namespace {
 // Counts the sources of the lane's query, until there are enough.
 struct TallyUpTo {
   bool used;
-  int64_t wanted;  // number of sources that the query needs in addition to the common ones
-  int64_t left;    // an upper limit of the number still to be found
-  int64_t own = 0;
+  int64_t required;   // number of sources that the query needs in addition to the common ones
+  int64_t remaining;  // an upper limit of the number still to be found
+  int64_t count = 0;
   bool decided = false;  // whether all queries are decided
 
-  __device__ TallyUpTo(bool lane_used, int64_t least, int64_t rows) : used(lane_used), wanted(least), left(rows) {}
+  __device__ TallyUpTo(bool lane_used, int64_t min_count, int64_t rows)
+      : used(lane_used), required(min_count), remaining(rows) {}
 
   __device__ bool needs(uint32_t) const { return true; }
   __device__ void nodes(uint32_t, uint32_t whole, uint32_t out) {
     const auto all_whole = warp_sum<int64_t>(whole);
-    wanted -= all_whole;
-    left -= all_whole + warp_sum<int64_t>(out);
+    required -= all_whole;
+    remaining -= all_whole + warp_sum<int64_t>(out);
     settle();
   }
-  __device__ bool asks(uint32_t) const { return own < wanted && own + left >= wanted; }
-  __device__ void row(uint32_t, int) { ++own; }
+  __device__ bool asks(uint32_t) const { return count < required && count + remaining >= required; }
+  __device__ void row(uint32_t, int) { ++count; }
   __device__ void leaf_done(uint32_t rows) {
-    left -= rows;
+    remaining -= rows;
     settle();
   }
   __device__ bool done() const { return decided; }
-  __device__ bool enough() const { return own >= wanted; }
+  __device__ bool enough() const { return count >= required; }
 
  private:
   __device__ void settle() { decided = !__any_sync(all_lanes, used && asks(0)); }
 };
 
 template <int D, typename T>
-__global__ void find_enough(const __grid_constant__ BallProblem<D, T> in, int64_t least, int32_t* enough) {
+__global__ void find_enough(const __grid_constant__ BallProblem<D, T> in, int64_t min_count, int32_t* enough) {
   using Walk = BallWalk<D, T, TallyUpTo>;
   each_query_tile(in, Walk::shared_bytes(in.sources.planes),
                   [&](const auto& setup, unsigned char* shared, int64_t tile, int64_t end) {
                     const int64_t query = tile + lane_index();
-                    TallyUpTo tally(query < end, least, in.sources.num());
+                    TallyUpTo tally(query < end, min_count, in.sources.num());
                     Walk(in, setup, shared).run_outwards(tile, end, tally);
                     if (query < end) enough[query] = tally.enough();
                   });
@@ -58,7 +59,7 @@ void enough_within(Queue& queue, const EnoughWithin<D, T>& in) {
   problem.at_work = 1;
   queue.fill_bytes(in.enough, 0, in.q());
   launch_tiles(queue, problem, BallWalk<D, T, TallyUpTo>::shared_bytes(problem.sources.planes), find_enough<D, T>,
-               in.least, in.enough);
+               in.min_count, in.enough);
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ struct EnoughWithin {
   Tree<D, T> sources, queries;
   Lengths radius;  // a single one for all
   Lengths box;
-  int32_t* enough;  // (q,), of z-ordered queries: 1 or 0; 0 for queries from num on
-  int64_t least;    // the required number of sources
-  bool self;        // the sources are the queries, row by row
+  int32_t* enough;    // (q,), of z-ordered queries: 1 or 0; 0 for queries from num on
+  int64_t min_count;  // the required number of sources
+  bool self;          // the sources are the queries, row by row
 
   explicit EnoughWithin(Arguments& in)
       : sources(in),
@@ -24,9 +24,9 @@ struct EnoughWithin {
         radius(in.lengths("radius", 1)),
         box(in.lengths("box", D)),
         enough(in.result<int32_t>("enough", {q()})),
-        least(in.attributes().integer("least")),
+        min_count(in.attributes().integer("min_count")),
         self(in.attributes().flag("self")) {
-    if (least < 1 || least > std::numeric_limits<int32_t>::max())
+    if (min_count < 1 || min_count > std::numeric_limits<int32_t>::max())
       throw Refusal("the required number of sources is invalid; it must be from 1 to 2**31 - 1.");
   }
 

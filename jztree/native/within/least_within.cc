@@ -17,9 +17,9 @@ namespace {
 struct SmallestValue {
   template <typename Parts>
   int32_t operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    int32_t least = std::numeric_limits<int32_t>::max();
-    for (int64_t i = begin; i < end; ++i) least = std::min(least, parts[i]);
-    return least;
+    int32_t minimum = std::numeric_limits<int32_t>::max();
+    for (int64_t i = begin; i < end; ++i) minimum = std::min(minimum, parts[i]);
+    return minimum;
   }
 };
 
@@ -31,37 +31,37 @@ class LeastOf {
 
   void reset(int64_t count) {
     // Lanes after the last query need no sources.
-    least_.assign(static_cast<size_t>(count + lanes), std::numeric_limits<int32_t>::min());
-    std::fill_n(least_.begin(), count, std::numeric_limits<int32_t>::max());
+    minima_.assign(static_cast<size_t>(count + lanes), std::numeric_limits<int32_t>::min());
+    std::fill_n(minima_.begin(), count, std::numeric_limits<int32_t>::max());
   }
 
   void node(int64_t node, int64_t, int64_t, int64_t) {
-    for (int32_t& least : least_) least = std::min(least, of_nodes_[node]);
+    for (int32_t& minimum : minima_) minimum = std::min(minimum, of_nodes_[node]);
   }
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
-    int32_t& least = least_[static_cast<size_t>(i)];
-    for (; chosen != 0; chosen &= chosen - 1) least = std::min(least, value_[first + __builtin_ctz(chosen)]);
+  void rows(int64_t i, int64_t first, uint32_t members, int64_t) {
+    int32_t& minimum = minima_[static_cast<size_t>(i)];
+    for (; members != 0; members &= members - 1) minimum = std::min(minimum, value_[first + __builtin_ctz(members)]);
   }
 
   void most_left(int64_t) {}
   bool needs(int64_t node) const {
     uint32_t any = 0;
-    for (size_t block = 0; block + lanes <= least_.size(); block += lanes)
+    for (size_t block = 0; block + lanes <= minima_.size(); block += lanes)
       any |= asking(static_cast<int64_t>(block), node);
     return any != 0;
   }
   bool done() const { return false; }
   uint32_t asking(int64_t block, int64_t node) const {
-    Lanes<int32_t> least;
-    load(least_.data() + block, least);
-    return lanes_below(Lanes<int32_t>(of_nodes_[node]), least);
+    Lanes<int32_t> minima;
+    load(minima_.data() + block, minima);
+    return lanes_below(Lanes<int32_t>(of_nodes_[node]), minima);
   }
 
-  int32_t least(int64_t i) const { return least_[static_cast<size_t>(i)]; }
+  int32_t minimum(int64_t i) const { return minima_[static_cast<size_t>(i)]; }
 
  private:
   const int32_t *value_, *of_nodes_;
-  std::vector<int32_t> least_;  // of each query of the group
+  std::vector<int32_t> minima_;  // of each query of the group
 };
 
 template <int D, typename T>
@@ -80,10 +80,10 @@ void least_within(const Parallel& parallel, const LeastWithin<D, T>& in) {
       walk.set_group(leaf, [&](int64_t, int64_t) { return radius; });
       found.reset(walk.count());
       walk.walk_outwards(found);
-      for (int64_t i = 0; i < walk.count(); ++i) in.least[place(walk.begin() + i)] = found.least(i);
+      for (int64_t i = 0; i < walk.count(); ++i) in.minima[place(walk.begin() + i)] = found.minimum(i);
     }
   });
-  for (int64_t query = in.queries.num(); query < in.q(); ++query) in.least[place(query)] = LeastWithin<D, T>::none;
+  for (int64_t query = in.queries.num(); query < in.q(); ++query) in.minima[place(query)] = LeastWithin<D, T>::none;
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct LeastWithin {
   const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
   Lengths radius;             // a single one for all
   Lengths box;
-  int32_t* least;  // (q,); `none` if no source is within, and for queries from num on
+  int32_t* minima;  // (q,); `none` if no source is within, and for queries from num on
 
   explicit LeastWithin(Arguments& in)
       : sources(in),
@@ -27,7 +27,7 @@ struct LeastWithin {
         query_rows(in.optional<int32_t>("query_rows", {q()})),
         radius(in.lengths("radius", 1)),
         box(in.lengths("box", D)),
-        least(in.result<int32_t>("least", {q()})) {}
+        minima(in.result<int32_t>("minima", {q()})) {}
 
   int64_t q() const { return queries.pos.rows(); }
 };

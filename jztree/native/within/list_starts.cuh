@@ -20,13 +20,13 @@ struct ListStarts {
 
 // total: upper and lower 31 bits.
 static __global__ void write_splits(ListStarts lists, int32_t* splits, int32_t* total) {
-  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  constexpr int64_t limit = std::numeric_limits<int32_t>::max();
   int64_t row = thread_index();
   if (row > lists.q) return;
-  splits[row] = static_cast<int32_t>(lists.starts[row] < most ? lists.starts[row] : most);
+  splits[row] = static_cast<int32_t>(lists.starts[row] < limit ? lists.starts[row] : limit);
   if (row < lists.q) return;
   total[0] = static_cast<int32_t>(lists.total() >> 31);
-  total[1] = static_cast<int32_t>(lists.total() & most);
+  total[1] = static_cast<int32_t>(lists.total() & limit);
 }
 
 // Lay out the lists of `in`. In: has splits, total, q() and room(). count(lists): writes the length of each list to

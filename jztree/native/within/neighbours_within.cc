@@ -38,9 +38,9 @@ struct Lister {
   int32_t* rows_found;
   std::vector<int64_t>& places;  // place of each query's next neighbour
 
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
+  void rows(int64_t i, int64_t first, uint32_t members, int64_t) {
     int64_t& place = places[static_cast<size_t>(i)];
-    place += write_chosen(chosen, static_cast<int32_t>(first), rows_found + place);
+    place += write_chosen(members, static_cast<int32_t>(first), rows_found + place);
   }
 };
 
@@ -49,7 +49,7 @@ struct ShortLister {
   static constexpr bool of_numbers = false, together = false;
   ShortLists& lists;
 
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) { lists.add(i, first, chosen); }
+  void rows(int64_t i, int64_t first, uint32_t members, int64_t) { lists.add(i, first, members); }
 };
 
 template <int D, typename T>
@@ -122,16 +122,16 @@ class Lists {
     }
     int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
     begins_[static_cast<size_t>(leaf)] = begin;
-    const bool there = tried && lists.all_there();
-    if (begin + all > in_.room()) return there;
-    if (there) {
+    const bool complete = tried && lists.all_there();
+    if (begin + all > in_.room()) return complete;
+    if (complete) {
       lists.write(rows_found_ + begin);
     } else {
       for (int64_t& number : lists.numbers) number = std::exchange(begin, begin + number);
       Lister lister{rows_found_, lists.numbers};
       walk.walk(lister);
     }
-    return there;
+    return complete;
   }
 
   // Move the found rows to their lists.

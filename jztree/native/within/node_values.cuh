@@ -23,14 +23,14 @@ const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, co
   const TreeLayout& layout = tree.layout;
   auto* joined = queue.scratch<Joined>(layout.nodes());
   for (int plane = 0; plane < layout.planes(); ++plane) {
-    size_t here = static_cast<size_t>(plane);
+    size_t level = static_cast<size_t>(plane);
     const int32_t* splits = tree.splits + layout.split_start(plane);
-    Joined* of_plane = joined + layout.starts[here];
+    Joined* of_plane = joined + layout.starts[level];
     if (plane == 0) {
-      queue.launch_over(layout.sizes[here], join_parts<Join, Rows>, splits, of_rows, layout.sizes[here], of_plane);
+      queue.launch_over(layout.sizes[level], join_parts<Join, Rows>, splits, of_rows, layout.sizes[level], of_plane);
     } else {
-      const Joined* below = joined + layout.starts[here - 1];
-      queue.launch_over(layout.sizes[here], join_parts<Join, const Joined*>, splits, below, layout.sizes[here],
+      const Joined* below = joined + layout.starts[level - 1];
+      queue.launch_over(layout.sizes[level], join_parts<Join, const Joined*>, splits, below, layout.sizes[level],
                         of_plane);
     }
   }
@@ -43,9 +43,9 @@ struct LargestPart {
 
   template <typename Parts>
   __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    T most = 0;
-    for (int64_t i = begin; i < end; ++i) most = larger<T>(most, parts[i]);
-    return most;
+    T maximum = 0;
+    for (int64_t i = begin; i < end; ++i) maximum = larger<T>(maximum, parts[i]);
+    return maximum;
   }
 };
 
@@ -55,9 +55,9 @@ struct SmallestPart {
 
   template <typename Parts>
   __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    T least = std::numeric_limits<T>::infinity();
-    for (int64_t i = begin; i < end; ++i) least = smaller<T>(least, parts[i]);
-    return least;
+    T minimum = std::numeric_limits<T>::infinity();
+    for (int64_t i = begin; i < end; ++i) minimum = smaller<T>(minimum, parts[i]);
+    return minimum;
   }
 };
 

@@ -17,10 +17,10 @@ class ShortLists {
     numbers.assign(static_cast<size_t>(count), 0);
     rows_.resize(static_cast<size_t>(count * stride));
   }
-  // Append to the list of the i-th query the rows from `first` on that have a bit in `chosen`.
-  void add(int64_t i, int64_t first, uint32_t chosen) {
+  // Append to the list of the i-th query the rows from `first` on that have a bit in `members`.
+  void add(int64_t i, int64_t first, uint32_t members) {
     int64_t& number = numbers[static_cast<size_t>(i)];
-    number += pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
+    number += pack_chosen(members, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
   }
   // Whether all lists are complete, that is, none is too long.
   bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }

@@ -20,13 +20,13 @@ template <int D, typename T>
 class RowBounds {
  public:
   explicit RowBounds(const T* pos) : pos_(pos) {
-    std::fill(low_, low_ + few * D, std::numeric_limits<T>::infinity());
-    std::fill(high_, high_ + few * D, -std::numeric_limits<T>::infinity());
+    std::fill(low_, low_ + block_rows * D, std::numeric_limits<T>::infinity());
+    std::fill(high_, high_ + block_rows * D, -std::numeric_limits<T>::infinity());
   }
 
   void include(int64_t begin, int64_t end) {
-    for (; begin + few <= end; begin += few)
-      if (!include_few(pos_ + begin * D)) include_each(begin, begin + few);
+    for (; begin + block_rows <= end; begin += block_rows)
+      if (!include_block(pos_ + begin * D)) include_each(begin, begin + block_rows);
     include_each(begin, end);
   }
 
@@ -35,21 +35,21 @@ class RowBounds {
   int64_t number_bad() const { return number_bad_; }
 
   void widen(T* lower, T* upper) const {
-    for (int64_t i = 0; i < few * D; ++i) {
+    for (int64_t i = 0; i < block_rows * D; ++i) {
       lower[i % D] = std::min(lower[i % D], low_[i]);
       upper[i % D] = std::max(upper[i % D], high_[i]);
     }
   }
 
  private:
-  static constexpr int64_t few = 32;
+  static constexpr int64_t block_rows = 32;
 
   // Returns false, without any effect, if a row is out of range.
-  bool include_few(const T* x) {
+  bool include_block(const T* x) {
     int outside = 0;
-    for (int64_t i = 0; i < few * D; ++i) outside |= !(std::fabs(x[i]) <= farthest<T>);
+    for (int64_t i = 0; i < block_rows * D; ++i) outside |= !(std::fabs(x[i]) <= farthest<T>);
     if (outside) return false;
-    for (int64_t i = 0; i < few * D; ++i) {
+    for (int64_t i = 0; i < block_rows * D; ++i) {
       low_[i] = x[i] < low_[i] ? x[i] : low_[i];
       high_[i] = x[i] > high_[i] ? x[i] : high_[i];
     }
@@ -72,7 +72,7 @@ class RowBounds {
 
   const T* pos_;
   int64_t first_bad_ = -1, number_bad_ = 0;
-  T low_[few * D], high_[few * D];
+  T low_[block_rows * D], high_[block_rows * D];
 };
 
 template <int D, typename T>

@@ -97,9 +97,10 @@ void bounds(Queue& queue, const BoundsOf<D, T>& in) {
   int64_t rows_a_block = 4 * block_threads;
   int blocks = static_cast<int>(
       std::max<int64_t>(1, std::min<int64_t>(most_blocks, (in.pos.rows() + rows_a_block - 1) / rows_a_block)));
-  auto* found = queue.scratch<Found<D, T>>(blocks);
-  queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, in.pos, in.num, found);
-  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, in.lower, in.upper, in.first_bad, in.bad);
+  auto* bounds_found = queue.scratch<Found<D, T>>(blocks);
+  queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, in.pos, in.num, bounds_found);
+  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, bounds_found, blocks, in.lower, in.upper, in.first_bad,
+               in.bad);
 }
 
 }  // namespace

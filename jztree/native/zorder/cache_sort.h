@@ -46,11 +46,11 @@ class CacheSort {
   }
 
  private:
-  static constexpr int64_t few = 32;
+  static constexpr int64_t insertion_limit = 32;
   static constexpr int most_bits = 10;
 
   void sort_range(int64_t begin, int64_t end, bool second) {
-    if (end - begin <= few) return sort_few(begin, end, second);
+    if (end - begin <= insertion_limit) return sort_few(begin, end, second);
     Item* items = items_.data();
     uint64_t varying = 0;
     for (int64_t i = begin; i < end; ++i) varying |= items[i].key ^ items[begin].key;

@@ -18,20 +18,20 @@ class FallingRows {
   // Call found(row) for those of the rows [begin, end) that sort before the previous row. Returns whether all are
   // finite.
   template <typename Found>
-  bool each(int64_t begin, int64_t end, const Found& found) {
+  bool each(int64_t begin, int64_t end, const Found& visit) {
     bool finite = true;
     if (begin == 0 && end > 0) finite = is_finite_row<D>(pos_ + begin++ * D);
     int32_t rises[KeyRises<D, T>::most];
     for (; begin < end; begin += KeyRises<D, T>::most) {
       const int64_t rows = std::min(end - begin, KeyRises<D, T>::most);
       const bool surely_finite = rises_.find(pos_ + begin * D, rows, rises);
-      int32_t least = 1;
-      for (int64_t i = 0; i < rows; ++i) least = std::min(least, rises[i]);
-      if (surely_finite && least > 0) continue;
+      int32_t smallest_rise = 1;
+      for (int64_t i = 0; i < rows; ++i) smallest_rise = std::min(smallest_rise, rises[i]);
+      if (surely_finite && smallest_rise > 0) continue;
       for (int64_t i = 0; i < rows; ++i) {
         const T* x = pos_ + (begin + i) * D;
         finite &= surely_finite || is_finite_row<D>(x);
-        if (rises[i] < 0 || (rises[i] == 0 && is_before<D>(grid_, x, x - D))) found(begin + i);
+        if (rises[i] < 0 || (rises[i] == 0 && is_before<D>(grid_, x, x - D))) visit(begin + i);
       }
     }
     return finite;

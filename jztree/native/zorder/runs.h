@@ -52,7 +52,7 @@ class FewRuns {
       ties += sample[i] == sample[i - 1];
     }
     // A merge compares rows with equal keys pair by pair, which is slow if most keys are equal.
-    if (falls == 0 || (falls < most && ties < sample.size() / 2)) find(parallel, grid, pos, n);
+    if (falls == 0 || (falls < max_runs && ties < sample.size() / 2)) find(parallel, grid, pos, n);
   }
 
   bool found() const { return !begins_.empty(); }
@@ -61,7 +61,7 @@ class FewRuns {
 
  private:
   // The merge of this number of runs takes about half the time of a sort.
-  static constexpr size_t most = 16;
+  static constexpr size_t max_runs = 16;
 
   void find(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n) {
     std::mutex mutex;
@@ -71,12 +71,12 @@ class FewRuns {
       if (!few.load(std::memory_order_relaxed)) return;
       std::vector<int64_t> here;
       bool finite_rows = FallingRows<D, T>(grid, pos).each(begin, end, [&](int64_t row) {
-        if (here.size() < most) here.push_back(row);
+        if (here.size() < max_runs) here.push_back(row);
       });
       if (here.empty() && finite_rows) return;
       std::lock_guard<std::mutex> lock(mutex);
       begins.insert(begins.end(), here.begin(), here.end());
-      if (begins.size() > most || !finite_rows) few.store(false, std::memory_order_relaxed);
+      if (begins.size() > max_runs || !finite_rows) few.store(false, std::memory_order_relaxed);
     });
     if (!few.load()) return;
     std::sort(begins.begin(), begins.end());
@@ -221,13 +221,13 @@ class RunMerge {
 
   // The number of items of the first run among the first `number` items of both runs together.
   ptrdiff_t first_of(const Item* a, ptrdiff_t of_a, const Item* b, ptrdiff_t of_b, ptrdiff_t number) const {
-    ptrdiff_t least = std::max<ptrdiff_t>(0, number - of_b), most = std::min(number, of_a);
-    while (least < most) {
-      const ptrdiff_t i = (least + most) / 2, j = number - i;
-      const bool more = !is_earlier(b[j - 1], a[i]);
-      (more ? least : most) = more ? i + 1 : i;
+    ptrdiff_t begin = std::max<ptrdiff_t>(0, number - of_b), end = std::min(number, of_a);
+    while (begin < end) {
+      const ptrdiff_t i = (begin + end) / 2, j = number - i;
+      const bool from_first = !is_earlier(b[j - 1], a[i]);
+      (from_first ? begin : end) = from_first ? i + 1 : i;
     }
-    return least;
+    return begin;
   }
 
   const KeyGrid<D>& grid_;

@@ -37,13 +37,13 @@ template <int D, typename T>
 void count_cell(const CellRows<D, T>& rows, const RowRange& range, const Step& step, uint64_t low, int64_t begin,
                 int64_t end, int32_t* counts) {
   int64_t row = range.first;
-  uint64_t here = 0;  // the word of the row, if the row exists
+  uint64_t row_word = 0;  // the word of the row, if the row exists
   auto advance_to = [&](uint64_t bound) {
-    if (row == range.last || here >= bound) return;
+    if (row == range.last || row_word >= bound) return;
     row = rows.behind(row, range.last, bound);
-    if (row < range.last) here = rows.at(row);
+    if (row < range.last) row_word = rows.at(row);
   };
-  if (row < range.last) here = rows.at(row);
+  if (row < range.last) row_word = rows.at(row);
   for (int64_t part = begin; part < end; ++part) {
     if (part == step.parts() - 1)
       row = range.last;
@@ -58,17 +58,17 @@ void count_parts(const Parallel& parallel, const CountParts<D, T>& in) {
   Step step(in.step, OrderWords<D>::count(in.keys.shape()));
   CellRows<D, T> rows{in.pos, in.keys.grid(), step.word};
   parallel.blocks(in.room, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end;) {
-      int64_t group = at >> step.bits, s = first_of_group(in.groups, in.number, group + 1);
+    for (int64_t place = begin; place < end;) {
+      int64_t group = place >> step.bits, s = first_of_group(in.groups, in.number, group + 1);
       if (s == in.number) {
-        std::fill(in.counts + at, in.counts + end, 0);
+        std::fill(in.counts + place, in.counts + end, 0);
         return;
       }
       int64_t first = group << step.bits, stop = std::min(end, first + step.parts());
       Splitter<D> splitter(rows.grid, in.splitters, s);
-      count_cell(rows, RowRange(in.rows + 2 * s, in.n), step, splitter.words[step.word], at - first, stop - first,
+      count_cell(rows, RowRange(in.rows + 2 * s, in.n), step, splitter.words[step.word], place - first, stop - first,
                  in.counts + first);
-      at = stop;
+      place = stop;
     }
   });
 }

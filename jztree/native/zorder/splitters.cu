@@ -13,13 +13,13 @@ namespace {
 
 template <int D, typename T>
 __global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
-  int64_t at = thread_index();
-  if (at >= in.room) return;
+  int64_t place = thread_index();
+  if (place >= in.room) return;
   Step step(in.step, OrderWords<D>::count(*grid));
-  int64_t group = at >> step.bits, part = at - (group << step.bits);
+  int64_t group = place >> step.bits, part = place - (group << step.bits);
   int64_t s = first_of_group(in.groups, in.number, group + 1);
   if (s == in.number) {
-    in.counts[at] = 0;
+    in.counts[place] = 0;
     return;
   }
   RowRange range(in.rows + 2 * s, in.n);
@@ -38,7 +38,7 @@ __global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
       }
     }
   }
-  in.counts[at] = static_cast<int32_t>(first - range.first);
+  in.counts[place] = static_cast<int32_t>(first - range.first);
 }
 
 __global__ void choose_part(ChooseParts in) {

@@ -37,7 +37,7 @@ struct Step {
   JZTREE_BOTH int64_t parts() const { return int64_t{1} << bits; }
 
  private:
-  JZTREE_BOTH static int within(int32_t value, int most) { return value < 0 ? 0 : value > most ? most : value; }
+  JZTREE_BOTH static int within(int32_t value, int limit) { return value < 0 ? 0 : value > limit ? limit : value; }
 };
 
 // The first splitter of a group, or the number of splitters if the group does not exist. Groups count from 1 and
@@ -180,10 +180,10 @@ struct ChooseParts {
   JZTREE_BOTH void take_rows(int64_t s, int64_t first, int64_t end, int64_t part) const {
     for (int64_t t = 0; t < types; ++t) {
       const int32_t* counts = own + t * room;
-      int64_t at = 2 * (t * number + s);
+      int64_t place = 2 * (t * number + s);
       int32_t before = part > first ? counts[part - 1] : 0;
-      new_rows[at] = rows[at] + before;
-      new_rows[at + 1] = part < end ? counts[part] - before : 0;
+      new_rows[place] = rows[place] + before;
+      new_rows[place + 1] = part < end ? counts[part] - before : 0;
     }
   }
 };

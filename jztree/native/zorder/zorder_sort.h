@@ -54,7 +54,7 @@ class PartSort {
 
  private:
   using Levels = KeyLevels<D, T>;
-  static constexpr int64_t few = 32;
+  static constexpr int64_t insertion_limit = 32;
 
   const T* at(uint32_t index) const { return pos_.data() + size_t{index} * D; }
 
@@ -72,7 +72,7 @@ class PartSort {
   // Sort rows of equal key by their bits, starting at a level.
   void order_crowd(uint32_t* index, int64_t count, int level) {
     auto bits = [this](uint32_t i) { return BitOrder<D>(grid_, at(i)); };
-    if (count <= few) return order_few(index, count);
+    if (count <= insertion_limit) return order_few(index, count);
     // Equal points, if there are any, are usually many and already in order.
     if (std::all_of(index, index + count, [&, first = bits(index[0])](uint32_t i) { return bits(i) == first; })) return;
     CacheSort::Item* items = cache_.items(count);
@@ -88,11 +88,11 @@ class PartSort {
 
   void order_few(uint32_t* index, int64_t count) const {
     for (int64_t i = 1; i < count; ++i) {
-      uint32_t here = index[i];
-      BitOrder<D> bits(grid_, at(here));
+      uint32_t item = index[i];
+      BitOrder<D> bits(grid_, at(item));
       int64_t place = i;
       for (; place > 0 && bits < BitOrder<D>(grid_, at(index[place - 1])); --place) index[place] = index[place - 1];
-      index[place] = here;
+      index[place] = item;
     }
   }
 
@@ -222,8 +222,8 @@ class ZSort {
     Deal deal(begin, end, digits.count() + 1, parallel_.threads());
     count_digits(from, digits, level, deal);
     int64_t total = begin;
-    for (int64_t way = 0; way < deal.ways; ++way)
-      for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[way], total);
+    for (int64_t digit = 0; digit < deal.ways; ++digit)
+      for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[digit], total);
     move_rows(from, to, deal);
     // The last block has the last rows of each digit.
     return {deal.places.end() - deal.ways, deal.places.end() - 1};

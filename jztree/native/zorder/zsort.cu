@@ -177,10 +177,10 @@ void launch_if_needed(Queue& queue, int64_t blocks, size_t shared_bytes, void (*
 template <int Ways, int D, typename T>
 __device__ void merge_entry(const Order<D, T>& order, const Buffers& buffers, int64_t block, int64_t i) {
   Entry entry{buffers.keys[i], buffers.rows[i]};
-  int64_t own = i / block, first = own / Ways * Ways, place = first * block + i % block;
-  for (int64_t other = first; other < first + Ways && other * block < buffers.n; ++other) {
-    int64_t end = (other + 1) * block < buffers.n ? (other + 1) * block : buffers.n;
-    if (other != own) place += entries_before<D>(order, buffers, other * block, end, entry);
+  int64_t own_block = i / block, first = own_block / Ways * Ways, place = first * block + i % block;
+  for (int64_t other_block = first; other_block < first + Ways && other_block * block < buffers.n; ++other_block) {
+    int64_t end = (other_block + 1) * block < buffers.n ? (other_block + 1) * block : buffers.n;
+    if (other_block != own_block) place += entries_before<D>(order, buffers, other_block * block, end, entry);
   }
   buffers.other_keys[place] = entry.sort_key;
   buffers.other_rows[place] = entry.row;
@@ -221,9 +221,10 @@ __global__ void __launch_bounds__(idle_threads) sort_pieces(Order<D, T> order, B
     return;
   }
   for (int64_t begin = blockIdx.x * piece_rows; begin < buffers.n; begin += gridDim.x * piece_rows) {
-    const int64_t left = buffers.n - begin;
-    sort_piece<D>(order, buffers,
-                  {static_cast<uint32_t>(begin), static_cast<uint32_t>(left < piece_rows ? left : piece_rows)}, memory);
+    const int64_t rest_rows = buffers.n - begin;
+    sort_piece<D>(
+        order, buffers,
+        {static_cast<uint32_t>(begin), static_cast<uint32_t>(rest_rows < piece_rows ? rest_rows : piece_rows)}, memory);
   }
 }
 
