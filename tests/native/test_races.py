@@ -35,9 +35,9 @@ PLANTED = {
 BARRIERS = {
     "share_setup": ("count_within", "kernel_sums", "pairs_within"),
     "next": ("count_within", "kernel_sums", "neighbours_within", "pairs_within"),
-    "each_tile": ("count_within", "neighbours_within", "pair_counts", "pairs_within"),
-    "take": ("kernel_sums",),
-    "sort_lists": ("neighbours_within",),
+    "each_tile": ("pair_counts", "pairs_within"),
+    "take": ("count_within", "kernel_sums", "neighbours_within"),
+    "sort_in_memory": ("neighbours_within",),
     "look_below": ("knn",),
     "push": ("knn",),
 }
@@ -86,6 +86,7 @@ def search(kernel: str) -> None:
     Nearest neighbours are searched among many particles, with more leaves per node than lanes per warp.
     """
     pos, radius = oracles.uniform(200, 3), 0.3
+    large_radius = 0.49  # lists that are sorted in memory, with more than two entries per lane
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=40, fan_out=2))
     {
         "count_within": lambda: jz.radius.count_within(pos, radii=[0.1, radius], boxsize=1.0, cfg=cfg),
@@ -93,7 +94,9 @@ def search(kernel: str) -> None:
             oracles.uniform(2000, 3), 6, 1.0, cfg=KNNConfig(tree=TreeConfig(leaf_size=12, fan_out=40))
         ),
         "kernel_sums": lambda: jz.radius.kernel_sums(pos, radius, boxsize=1.0, cfg=cfg),
-        "neighbours_within": lambda: jz.radius.neighbours_within(pos, radius, boxsize=1.0, nearest_first=True, cfg=cfg),
+        "neighbours_within": lambda: jz.radius.neighbours_within(
+            pos, large_radius, boxsize=1.0, nearest_first=True, cfg=cfg
+        ),
         "pair_counts": lambda: jz.radius.pair_counts(pos, [0.1, 0.2, radius], boxsize=1.0, cfg=cfg),
         "pairs_within": lambda: jz.radius.pairs_within(pos, radius, boxsize=1.0, cfg=cfg),
     }[kernel]()

@@ -129,6 +129,14 @@ __device__ void put_in_order(const ListArrays<T>& out, int64_t i, int64_t j) {
   out.index[j] = row;
 }
 
+// One step of the sort of a long list.
+template <typename T>
+__device__ void sort_in_memory(const ListArrays<T>& out, int64_t first, int64_t count, int64_t flip) {
+  __syncwarp();
+  for (int64_t i = lane_index(); i < count; i += warp_size)
+    if (i < (i ^ flip) && (i ^ flip) < count) put_in_order(out, first + i, first + (i ^ flip));
+}
+
 // One warp per list.
 template <typename T>
 __global__ void sort_lists(ListArrays<T> out) {
@@ -137,11 +145,7 @@ __global__ void sort_lists(ListArrays<T> out) {
   int64_t first = out.starts[list], count = out.starts[list + 1] - first;
   if (count <= warp_size) return sort_in_registers<1>(out, first, static_cast<int>(count));
   if (count <= 2 * warp_size) return sort_in_registers<2>(out, first, static_cast<int>(count));
-  each_sort_step(count, [&](int64_t flip) {
-    __syncwarp();
-    for (int64_t i = lane_index(); i < count; i += warp_size)
-      if (i < (i ^ flip) && (i ^ flip) < count) put_in_order(out, first + i, first + (i ^ flip));
-  });
+  each_sort_step(count, [&](int64_t flip) { sort_in_memory(out, first, count, flip); });
 }
 
 template <typename T>
