@@ -45,6 +45,9 @@ def calls_of(part: jz.data.ParticleData, boxsize: Any) -> dict[str, Call]:
     return {
         "groups": groups,
         "subhaloes": lambda: jz.subhaloes.jit(grouped, catalogue, GRAVITY, **options),
+        "subhaloes in phase space": lambda: jz.subhaloes.jit(
+            grouped, catalogue, GRAVITY, **options, candidates="phase_space"
+        ),
         "both": lambda: jz.subhaloes.jit(*groups(), GRAVITY, **options),
     }
 

@@ -25,7 +25,7 @@ def overdensity(
         tree: A hierarchy.
         mass: ``(n,)`` or ``(1,)`` in the dtype of the positions. If it is ``(0,)``, every particle counts 1.
         centre: ``(q, d)``.
-        nearest: ``(q,)``, an upper bound of the distance of the ``min_count``-th nearest particle, infinite if there are
+        nearest: ``(q,)``, at least the distance of the ``min_count``-th nearest particle, infinite if there are
             fewer particles. If it is negative, the kernel skips this centre and returns zeros.
         density: ``(m,)`` positive.
         box: ``(d,)`` lengths, 0 if open.

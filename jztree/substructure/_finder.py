@@ -19,6 +19,7 @@ from ..arguments import (
     check_particles,
     check_real,
     check_real_dtype,
+    check_word,
     flat,
     known_integer,
     mass_faults,
@@ -32,11 +33,13 @@ from ..halos import WholeGroups, check_softening, whole_groups
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, check_num, check_representable
 from ._candidates import find_candidates, neighbours_and_density
+from ._phase_space import phase_space_candidates
 from ._properties import joined_numbers, number_subhaloes, properties_of
 from ._table import Subhaloes
 from ._unbinding import Members, Physics, Rules, unbind
 
 _MAX_DIMS = 3
+_CANDIDATES = ("density", "phase_space")
 _BAD_ENERGY = "the internal energy of row {0} is not finite; pass an energy for every particle, 0 for those without."
 _BAD_TYPE = "row {0} has a type that is not from 0 to %d; pass types in this range, or a larger num_types."
 _LOST = (
@@ -88,6 +91,7 @@ def subhaloes(
     internal_energy: Array | None = None,
     types: Array | None = None,
     num_types: int = 6,
+    candidates: str = "density",
     neighbours: int = 32,
     min_bound: int = 20,
     tolerance: float = 0.0,
@@ -97,11 +101,19 @@ def subhaloes(
 ) -> Subhaloes:
     """Find the bound subhaloes of each group.
 
-    The density of each particle is `jztree.sph_density` of its ``neighbours``. The particles of a group are added in
-    falling density. Each looks at the two nearest of the denser ones among its neighbours in the group, and either
-    begins a set, joins a set, or is the saddle between two. At a saddle, the set with fewer particles ends. It is a
-    candidate if it has ``min_bound`` particles (SUBFIND, Springel et al. 2001, MNRAS 328, 726). The whole group is the
-    last candidate.
+    With ``candidates="density"``, the density of each particle is `jztree.sph_density` of its ``neighbours``. The
+    particles of a group are added in falling density. Each looks at the two nearest of the denser ones among its
+    neighbours in the group, and either begins a set, joins a set, or is the saddle between two. At a saddle, the set
+    with fewer particles ends. It is a candidate if it has ``min_bound`` particles (SUBFIND, Springel et al. 2001, MNRAS
+    328, 726). The whole group is the last candidate.
+
+    With ``candidates="phase_space"``, groups split in phase space, like in Rockstar (Behroozi et al. 2013, ApJ 762,
+    109). The distance of two particles of a group is ``sqrt(dx**2 / sx**2 + dv**2 / sv**2)`` with the dispersions
+    ``sx`` and ``sv`` of the group. The linking length is such that 90 % of the particles have a neighbour. The linked
+    sets with ``min_bound`` particles split in the same way, until no such set remains. All other particles join the set
+    of the nearest particle in a set. The set with most particles continues the candidate that splits, and each other
+    set is a candidate. Sets are one set if their centres differ by less than ``10 sqrt(2)`` standard errors. This finds
+    subhaloes that pass the centre of their host.
 
     From each candidate, inner ones first, all particles with a positive energy are removed, until all are bound. The
     potential is that of the remaining particles of the candidate. Velocities are relative to the mean of the core, the
@@ -129,7 +141,9 @@ def subhaloes(
         internal_energy: ``(n,)`` energies per mass of the particles in group order, 0 for collisionless ones.
         types: ``(n,)`` integers from 0 on, the type of each particle in group order.
         num_types: The number of types.
-        neighbours: The number of nearest particles for densities and saddles, including the particle itself.
+        candidates: ``"density"`` or ``"phase_space"``.
+        neighbours: The number of nearest particles for densities and saddles, including the particle itself. It has no
+            effect on candidates in phase space.
         min_bound: The smallest number of particles of a subhalo.
         tolerance: Unbinding ends with the step that removes at most this fraction of the particles. With the default 0,
             each particle of a subhalo is bound in its final frame.
@@ -158,6 +172,7 @@ def subhaloes(
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_representable({"grouped": grouped, "cata": cata})
+    check_word(candidates, "candidates", _CANDIDATES)
     min_bound, neighbours = _at_least(min_bound, "min_bound", 1), _at_least(neighbours, "neighbours", 2)
     num_types = _at_least(num_types, "num_types", 1)
     for name, fraction in {"tolerance": tolerance, "error": error}.items():
@@ -185,8 +200,10 @@ def subhaloes(
     n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]
     if n == 0 or catalogue_rows == 0:
         return _none(members, None if types is None else num_types)
-    part = PosMass(pos=pos, mass=members.mass, num=num)
-    rows, density = neighbours_and_density(part, neighbours, boxsize, checked_config(cfg, KNNConfig))
+    cfg, rows, density = checked_config(cfg, KNNConfig), None, None
+    if candidates == "density":
+        part = PosMass(pos=pos, mass=members.mass, num=num)
+        rows, density = neighbours_and_density(part, neighbours, boxsize, cfg)
     columns = members, rows, density, None if types is None else types.astype(jnp.int32)
     groups = whole_groups(columns, cata, num, group_rows)
     start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
@@ -233,7 +250,8 @@ def _find(
     """Find the subhaloes of whole groups.
 
     Args:
-        groups: The groups. Their columns are members, neighbours, densities and types.
+        groups: The groups. Their columns are members, neighbours, densities and types. Without neighbours and
+            densities, candidates are sets in phase space.
         start: ``(g,)`` int32, the first of the joined rows of the devices of each group.
         num: int32, the number of particles here before whole groups were collected.
         physics: The constants.
@@ -241,7 +259,10 @@ def _find(
         num_types: The number of types.
     """
     members, rows, density, types = groups.columns
-    candidates = find_candidates(groups, rows, density, start, rules.min_bound)
+    if density is None:
+        candidates = phase_space_candidates(members, groups, physics.box, rules.min_bound)
+    else:
+        candidates = find_candidates(groups, rows, density, start, rules.min_bound)
     bound = unbind(members, candidates, physics, rules)
     num = comm.check(num, ~bound.finite, [], _LOST % members.pos.dtype)
     bound = comm.after(bound, num)

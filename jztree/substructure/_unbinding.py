@@ -118,7 +118,7 @@ def unbind(members: Members, candidates: Candidates, physics: Physics, rules: Ru
     def unbind_level(state: tuple[jax.Array, jax.Array, Bound]) -> tuple[jax.Array, jax.Array, Bound]:
         level, holder, bound = state
         is_here = (holder >= 0) & (bound.candidate < 0) & (height[holder] == level)
-        rows, splits = _sorted_rows(jnp.where(is_here, holder, -1), num_candidates)
+        rows, splits = sorted_rows(jnp.where(is_here, holder, -1), num_candidates)
         steps = _Steps(rows, splits, jnp.zeros_like(members.mass), comm.vary(jnp.int32(0)), bound)
         bound = jax.lax.while_loop(
             lambda steps: steps.splits[-1] > 0, lambda steps: _step(members, steps, physics, rules), steps
@@ -130,7 +130,7 @@ def unbind(members: Members, candidates: Candidates, physics: Physics, rules: Ru
     return jax.lax.while_loop(lambda state: state[0] <= top, unbind_level, start)[-1]
 
 
-def _sorted_rows(holder: jax.Array, num_candidates: int) -> tuple[jax.Array, jax.Array]:
+def sorted_rows(holder: jax.Array, num_candidates: int) -> tuple[jax.Array, jax.Array]:
     """Return the rows with a candidate, sorted by candidate, then all others; and the places of each candidate."""
     n = holder.shape[0]
     order, num = rows_by_mask(holder >= 0, n)

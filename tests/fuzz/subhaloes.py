@@ -14,7 +14,7 @@ _CASES = 12  # of one shape
 _LINES = """part = jz.data.ParticleData(pos=pos, vel=vel, mass=mass, num=num)
 grouped, cata = jz.friends_of_friends.jit(part, rlink, boxsize=boxsize, npart_min=2)
 result = jz.subhaloes{way}(grouped, cata, gravity, softening=softening, boxsize=boxsize, hubble=hubble,
-    scale_factor=0.5, min_bound={min_bound}, neighbours={neighbours})"""
+    scale_factor=0.5, min_bound={min_bound}, neighbours={neighbours}, candidates={candidates!r})"""
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
@@ -22,7 +22,8 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 90, 90, 200)), int(pick(random, 1, 2, 3, 3, 3))
     way, min_bound = pick(random, ".jit", ".jit", ""), int(pick(random, 1, 2, 5, 20))
-    lines = _LINES.format(way=way, min_bound=min_bound, neighbours=int(pick(random, 2, 5, 32, 300)))
+    neighbours, candidates = int(pick(random, 2, 5, 32, 300)), pick(random, "density", "phase_space")
+    lines = _LINES.format(way=way, min_bound=min_bound, neighbours=neighbours, candidates=candidates)
     for _ in range(_CASES if way else _CASES // 4):
         values = _set(random, rows, dims, dtype)
         if random.random() < 0.1 and rows:

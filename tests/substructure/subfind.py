@@ -33,6 +33,7 @@ class World(NamedTuple):
     scale_factor: float = 1.0
     internal: Any = None
     k: int = 32
+    candidates: Any = None  # a function of the world and the rows of a group; None means SUBFIND
 
     def separations(self, rows: np.ndarray, row: Any) -> np.ndarray:
         separation = self.pos[rows].astype(float) - self.pos[row].astype(float)
@@ -111,7 +112,7 @@ def energies_of(world: World, rows: np.ndarray, vel: np.ndarray, potential: Any 
 
 
 def _subhaloes_of_group(world: World, group: int, rows: np.ndarray) -> list[tuple[Any, ...]]:
-    candidates, bound, inner_rows = candidates_of(world, rows), [], set()
+    candidates, bound, inner_rows = (world.candidates or candidates_of)(world, rows), [], set()
     for number, members in enumerate(candidates):
         remaining, key = np.array(sorted(members - inner_rows), dtype=int), None
         while len(remaining) >= MIN_BOUND:

@@ -14,6 +14,7 @@ from devices import mesh_of
 import jztree as jz
 from jztree.data import ParticleData, expand_particles
 from substructure.haloes import placed, plummer
+from substructure.rockstar import phase_space_candidates_of
 from substructure.subfind import SlowSubhaloes, World, slow_subhaloes
 
 pytestmark = pytest.mark.emulated
@@ -64,12 +65,14 @@ def assert_same(result: jz.Subhaloes, expected: SlowSubhaloes) -> None:
     np.testing.assert_allclose(table["vel"], np.reshape(expected.vel, table["vel"].shape), atol=1e-5)
 
 
+@pytest.mark.parametrize("candidates", ["density", "phase_space"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_subhaloes_against_plain_subfind(seed: int) -> None:
+def test_subhaloes_against_plain_finder(seed: int, candidates: str) -> None:
     part = nested_haloes(10 * seed)
     grouped, cata = jz.friends_of_friends.jit(part, 0.05, boxsize=1.0)
-    result = jz.subhaloes.jit(grouped, cata, 1.0, softening=SOFTENING, boxsize=1.0)
-    expected = oracle(grouped, cata, gravity=1.0, softening=SOFTENING, box=1.0)
+    result = jz.subhaloes.jit(grouped, cata, 1.0, softening=SOFTENING, boxsize=1.0, candidates=candidates)
+    function = phase_space_candidates_of if candidates == "phase_space" else None
+    expected = oracle(grouped, cata, gravity=1.0, softening=SOFTENING, box=1.0, candidates=function)
     assert max(expected.depth) >= 1
     assert_same(result, expected)
 
@@ -106,11 +109,15 @@ def by_id(grouped: Any, result: jz.Subhaloes) -> tuple[dict[str, np.ndarray], np
 
 
 @pytest.mark.parametrize("ndev", [4, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rlink", [pytest.param(0.05, marks=pytest.mark.slow), 0.5])
-def test_several_devices_agree_with_one_bit_for_bit(ndev: int, rlink: float) -> None:
+@pytest.mark.parametrize(
+    ("rlink", "candidates"),
+    [pytest.param(0.05, "density", marks=pytest.mark.slow), (0.5, "density"), (0.05, "phase_space")],
+)
+def test_several_devices_agree_with_one_bit_for_bit(ndev: int, rlink: float, candidates: str) -> None:
     """Test groups within a device and across devices, and a group of almost all particles."""
     part = nested_haloes(3, 1200)
     heat, options = part.id % 7 / 100, {"softening": SOFTENING, "boxsize": 1.0, "hubble": 0.1, "num_types": 3}
+    options["candidates"] = candidates
     part.num = len(part.pos)
     grouped, cata = jz.friends_of_friends.jit(part, rlink, boxsize=1.0)
     expected = by_id(

@@ -12,6 +12,7 @@ from substructure.haloes import nfw, placed, plummer
 from substructure.subfind import World, energies_of
 
 SOFTENING = 0.003
+CANDIDATES = pytest.mark.parametrize("candidates", ["density", "phase_space"])
 
 
 def subhaloes_of(
@@ -82,6 +83,22 @@ def test_satellite_of_a_host_is_recovered(place: Any, motion: Any, corner: float
     np.testing.assert_allclose(table["vel"][number], motion, atol=0.5)
 
 
+@pytest.mark.parametrize("corner", [0.5, 0.99])
+@pytest.mark.parametrize("place", [(0.05, 0, 0), (0.0, -0.08, 0.02)])
+def test_satellite_that_crosses_the_centre_is_recovered_in_phase_space(place: Any, corner: float) -> None:
+    """The density has one peak. In the frame of the satellite's core, no particle of the host is bound."""
+    host, satellite = nfw(4000, 1.0, 1.0, 8, 1), plummer(250, 0.0625, 0.01, 2, 4.0)
+    pos, vel, halo = placed((host, (0, 0, 0), (0, 0, 0)), (satellite, place, (0, 2.8, 0)))
+    options = {"boxsize": 4.0, "candidates": "phase_space"}
+    _, result, label = subhaloes_of(pos + 4 * corner, vel, 0.00025, **options)
+    number, recovered, purity = share(label, halo == 1)
+    assert result.columns()["parent"][number] == 0
+    assert recovered > 0.95
+    assert purity > 0.95
+    assert (label == 0).sum() > 0.95 * 4000
+    np.testing.assert_allclose(result.columns()["vel"][number], [0, 2.8, 0], atol=0.5)
+
+
 def test_satellite_at_the_centre_is_the_central_subhalo() -> None:
     """A satellite at rest at the centre has the same velocity as the host, so its particles stay bound to the host."""
     host, satellite = nfw(3000, 1.0, 1.0, 8, 1), plummer(200, 0.0625, 0.01, 2, 4.0)
@@ -91,7 +108,8 @@ def test_satellite_at_the_centre_is_the_central_subhalo() -> None:
     assert share(label, halo == 0)[:2] > (-1, 0.95)
 
 
-def test_core_of_a_stripped_satellite_survives() -> None:
+@pytest.mark.parametrize(("candidates", "fraction"), [("density", 0.9), ("phase_space", 0.8)])
+def test_core_of_a_stripped_satellite_survives(candidates: str, fraction: float) -> None:
     """Most of the particles near a satellite are unbound ones, with the velocity of the host."""
     random = np.random.default_rng(5)
     core = plummer(60, 0.02, 0.003, 2, 4.0)
@@ -100,33 +118,35 @@ def test_core_of_a_stripped_satellite_survives() -> None:
     pos, vel, halo = placed(
         (host, (0, 0, 0), (0, 0, 0)), (core, (0.4, 0, 0), (0, 3, 0)), (stripped, (0.4, 0, 0), (0, 0, 0))
     )
-    _, result, label = subhaloes_of(pos, vel, 1 / 3000)
+    _, result, label = subhaloes_of(pos, vel, 1 / 3000, candidates=candidates)
     number, recovered, purity = share(label, halo == 1)
     assert number > 0
-    assert recovered > 0.9
+    assert recovered > fraction
     assert purity > 0.9
     np.testing.assert_allclose(result.columns()["vel"][number], [0, 3, 0], atol=0.6)
 
 
+@CANDIDATES
 @pytest.mark.parametrize("distance", [0.4, 0.15])
-def test_two_equal_haloes_that_pass_keep_their_particles(distance: float) -> None:
+def test_two_equal_haloes_that_pass_keep_their_particles(distance: float, candidates: str) -> None:
     first_halo, second_halo = plummer(1000, 1.0, 0.05, 1, 4.0), plummer(1000, 1.0, 0.05, 2, 4.0)
     pos, vel, halo = placed((first_halo, (0, 0, 0), (4, 0, 0)), (second_halo, (distance, 0.05, 0), (-4, 0, 0)))
-    _, _, label = subhaloes_of(pos, vel, 1e-3)
+    _, _, label = subhaloes_of(pos, vel, 1e-3, candidates=candidates)
     first, second = share(label, halo == 0), share(label, halo == 1)
     assert {first[0], second[0]} == {0, 1}
     assert min(first[1], second[1]) > 0.5
     assert min(first[2], second[2]) > 0.95
 
 
-def test_stream_is_part_of_the_host() -> None:
+@CANDIDATES
+def test_stream_is_part_of_the_host(candidates: str) -> None:
     """Particles along an orbit, which are far denser than the host around them, are not bound to each other."""
     random = np.random.default_rng(5)
     angle = random.uniform(0, 1.5, 400)
     ring = np.c_[np.cos(angle), np.sin(angle), 0 * angle]
     stream = 0.5 * ring + random.normal(0, 0.004, (400, 3)), 1.2 * np.c_[-ring[:, 1], ring[:, 0], 0 * angle]
     pos, vel, halo = placed((nfw(3000, 1.0, 1.0, 8, 1), (0, 0, 0), (0, 0, 0)), (stream, (0, 0, 0), (0, 0, 0)))
-    _, _, label = subhaloes_of(pos, vel, np.where(halo == 0, 1 / 3000, 1e-7))
+    _, _, label = subhaloes_of(pos, vel, np.where(halo == 0, 1 / 3000, 1e-7), candidates=candidates)
     assert (label[halo == 1] == 0).mean() > 0.95
 
 

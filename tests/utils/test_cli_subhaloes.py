@@ -47,14 +47,16 @@ def test_members_of_subhaloes_are_first_and_the_most_bound_leads(tmp_path, use_d
         np.testing.assert_allclose(table["SubhaloHalfmassRad"][row], radius[(count[row] - 1) // 2], rtol=1e-5)
 
 
-def test_command_finds_the_subhaloes_of_the_function(tmp_path, use_devices) -> None:
+@pytest.mark.parametrize("candidates", ["density", "phase-space"])
+def test_command_finds_the_subhaloes_of_the_function(candidates: str, tmp_path, use_devices) -> None:
     use_devices(1)
-    path, _ = catalogue(tmp_path, "--no-ids")
+    path, _ = catalogue(tmp_path, "--no-ids", "--candidates", candidates)
     part, box = ics.cosmo_3d_sample()
     rlink = 0.2 * box / 48
     grouped, cata = jz.friends_of_friends.jit(part, rlink, boxsize=box)
     gravity = 6.6743e-8 * 1.989e43 / (3.085678e24 * 1e10)
-    expected = jz.subhaloes.jit(grouped, cata, gravity, softening=rlink / 10, boxsize=box, hubble=100.0).columns()
+    options = {"softening": rlink / 10, "boxsize": box, "hubble": 100.0, "candidates": candidates.replace("-", "_")}
+    expected = jz.subhaloes.jit(grouped, cata, gravity, **options).columns()
     with h5py.File(path) as file:
         for stored, name in {"SubhaloLen": "count", "SubhaloVmax": "vmax"}.items():
             np.testing.assert_allclose(np.sort(file["Subhalo"][stored]), np.sort(expected[name]), rtol=1e-4)
@@ -113,6 +115,7 @@ def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
     [
         (["--softening", "0.1"], "--softening has no effect without --subhaloes"),
         (["--min-bound", "5"], "--min-bound has no effect without --subhaloes"),
+        (["--candidates", "phase-space"], "--candidates has no effect without --subhaloes"),
         (["--subhaloes", "--layout", "swift"], "The layout swift has no subhaloes"),
         (["--subhaloes", "--softening", "-1"], "--softening is -1"),
         (["--subhaloes", "--min-bound", "0"], "--min-bound is 0"),

@@ -75,8 +75,8 @@ def _check_fof(args: Namespace) -> None:
 
 def _check_subhaloes(args: Namespace) -> None:
     if not args.subhaloes:
-        for name, default in (("softening", None), ("min_bound", DEFAULTS["min_bound"])):
-            if getattr(args, name) != default:
+        for name in ("softening", "min_bound", "candidates"):
+            if getattr(args, name) != DEFAULTS.get(name):
                 flag = name.replace("_", "-")
                 raise ValueError(f"--{flag} has no effect without --subhaloes; add --subhaloes, or remove --{flag}.")
     elif args.layout not in ("native", "gadget4"):

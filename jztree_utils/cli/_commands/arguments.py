@@ -29,6 +29,7 @@ DEFAULTS = {
     "centre": "potential",
     "snapshot_files": 1,
     "min_bound": 20,
+    "candidates": "density",
 }
 TREE_LAYOUTS = ("gadget4", "sublink")
 LINK_WEIGHTS = ("sublink", "lhalotree")
@@ -216,8 +217,14 @@ def _add_subhaloes(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--subhaloes",
         action="store_true",
-        help="also find the bound subhaloes of each group (SUBFIND), for the layouts native and gadget4; members are "
+        help="also find the bound subhaloes of each group, for the layouts native and gadget4; members are "
         "then in the order of their subhaloes and energies",
+    )
+    groups.add_argument(
+        "--candidates",
+        choices=("density", "phase-space"),
+        default=DEFAULTS["candidates"],
+        help="the search for candidates: by density, like SUBFIND, or in phase space, like Rockstar (default: density)",
     )
     groups.add_argument(
         "--softening",

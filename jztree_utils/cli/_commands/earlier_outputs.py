@@ -21,7 +21,7 @@ from .arguments import B
 from .header_arguments import FLAGS
 
 READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
-_OF_SUBHALOES = ("subhaloes", "softening", "min_bound")
+_OF_SUBHALOES = ("subhaloes", "softening", "min_bound", "candidates")
 _OPTIONS = {
     "fof": (
         *READING,

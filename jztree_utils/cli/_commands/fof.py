@@ -108,7 +108,9 @@ def _run_one(
                 left_out += what_to_give(part.header)
         if args.subhaloes:
             softening = SOFTENING * rlink if args.softening is None else args.softening
-            options = replace(options, subhaloes=subhalo_options(part, softening, args.min_bound))
+            options = replace(
+                options, subhaloes=subhalo_options(part, softening, args.min_bound, args.candidates.replace("-", "_"))
+            )
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None

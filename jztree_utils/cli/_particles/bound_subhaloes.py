@@ -9,13 +9,14 @@ from .subhalo_search import SubhaloOptions
 _MAX_DIMS = 3
 
 
-def subhalo_options(part: Particles, softening: float, min_bound: int) -> SubhaloOptions:
+def subhalo_options(part: Particles, softening: float, min_bound: int, candidates: str) -> SubhaloOptions:
     """Return the options of the search, with constants in the units of the snapshot.
 
     Args:
         part: The particles of the snapshot.
         softening: Softening length of the potential, in the unit of the positions.
         min_bound: The smallest number of particles of a subhalo.
+        candidates: See `jztree.subhaloes`.
 
     Raises:
         ValueError: If the snapshot lacks velocities, masses, units or the cosmology.
@@ -36,4 +37,4 @@ def subhalo_options(part: Particles, softening: float, min_bound: int) -> Subhal
         if critical is None:
             raise ValueError("--subhaloes needs OmegaLambda for the Hubble flow; give --omega-lambda.")
         hubble = math.sqrt(8 * math.pi / 3 * gravity * critical / a**3)
-    return SubhaloOptions(gravity, hubble, a, softening, min_bound)
+    return SubhaloOptions(gravity, hubble, a, softening, min_bound, candidates)

@@ -18,6 +18,7 @@ class SubhaloOptions:
     scale_factor: float
     softening: float
     min_bound: int
+    candidates: str = "density"
 
     def find(self, grouped: Any, cata: Any, boxsize: Any, search: Any) -> Subhaloes:
         """Find the subhaloes of particles in group order; ``search`` is a twin of `jztree.subhaloes`."""
@@ -29,6 +30,7 @@ class SubhaloOptions:
             scale_factor=self.scale_factor,
             softening=self.softening,
             min_bound=self.min_bound,
+            candidates=self.candidates,
             types=grouped.kind,
             boxsize=boxsize,
         )
