@@ -80,6 +80,7 @@ def measure(part: jz.data.ParticleData, boxsize: Any, runs: int) -> dict[str, An
         "seconds": seconds(calls, runs),
         "CPU seconds": least_cpu_seconds(calls, runs),
         "peak memory over positions": peak_memory(calls["subhaloes"], part),
+        "peak memory over positions, phase space": peak_memory(calls["subhaloes in phase space"], part),
     }
 
 
