@@ -101,6 +101,7 @@ def test_unusable_catalogues_are_refused(tmp_path: Path, capsys: Any) -> None:
         ([first, plain], "has no subhaloes"),
         ([first, empty], "no snapshot"),
         ([first], "only"),
+        ([first, first], "only"),
         ([first, empty / "fof_tab_000.hdf5"], "does not exist"),
         ([first, copy], "have the same number, 0"),
         ([first, nameless], "has no number"),
