@@ -76,11 +76,13 @@ def test_read_subhaloes_equal_written_ones(tmp_path: Path, layout: str, types: b
     for name, column in expected.items():
         np.testing.assert_array_equal(table[name].values, column.values)
         assert table[name].kind == column.kind
-    # A catalogue that was read can be written in the other layout.
-    io.write_catalogue_content(path, read, "gadget4" if layout == "native" else "native")
-    again = io.read_catalogue_content(path).subhaloes
-    assert again is not None
-    np.testing.assert_array_equal(again["parent"].values, PARENT)
+    # A catalogue that was read can be written in each layout, and read from there.
+    for other in ("native", "gadget4"):
+        io.write_catalogue_content(path, read, other)
+        read = io.read_catalogue_content(path)
+        assert read.subhaloes is not None
+        np.testing.assert_array_equal(read.subhaloes["parent"].values, PARENT)
+        assert not read.extra
 
 
 @pytest.mark.fast
