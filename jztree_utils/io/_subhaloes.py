@@ -201,7 +201,7 @@ def read_gadget4(paths: Sequence[Path]) -> dict[str, Column] | None:
         return None
     group = np.asarray(columns["group"].values, np.int64)
     above = columns.pop(_PARENT_RANK, None)
-    if above is not None and len(group):
+    if above is not None and len(group) and group.min() >= 0:
         first, _ = first_subhaloes(group, int(group.max()) + 1)
         is_central = np.arange(len(group)) == first[group]
         parent = np.where(is_central, -1, first[group] + above.values)

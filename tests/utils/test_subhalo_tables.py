@@ -161,11 +161,12 @@ def test_layouts_without_subhaloes_refuse_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
-def test_subhaloes_of_other_groups_are_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("column", "value"), [("SubhaloLen", 40), ("SubhaloGroupNr", -1), ("SubhaloGroupNr", 9)])
+def test_subhaloes_of_other_groups_are_not_read(tmp_path: Path, column: str, value: int) -> None:
     path = tmp_path / "groups.hdf5"
     io.write_catalogue_content(path, content(False), "gadget4")
     with h5py.File(path, "r+") as file:
-        file["Subhalo/SubhaloLen"][0] = 40
+        file[f"Subhalo/{column}"][0] = value
     with pytest.raises(io.SnapshotError, match="wrong subhaloes"):
         io.read_catalogue_content(path)
 
