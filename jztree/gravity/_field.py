@@ -63,8 +63,9 @@ def potential(
 ) -> jax.Array:
     """Compute the gravitational potential at each particle, due to all other particles or those of its group.
 
-    99.9 % of the potentials have a relative error of at most ``error``. Sets and groups of up to 512 particles are
-    summed directly in float64, larger ones with a tree.
+    99.9 % of the potentials have a relative error of at most ``error``; in one dimension, and for particles on a line,
+    of at most twice that. Sets and groups of up to 512 particles are summed directly in float64, larger ones with a
+    tree.
 
     The result has derivatives with respect to positions and masses in reverse mode, with errors like those of the
     accelerations. The function runs on one device.
