@@ -77,8 +77,8 @@ def test_read_subhaloes_equal_written_ones(tmp_path: Path, layout: str, types: b
         np.testing.assert_array_equal(table[name].values, column.values)
         assert table[name].kind == column.kind
     # A catalogue that was read can be written in each layout, and read from there.
-    for other in ("native", "gadget4"):
-        io.write_catalogue_content(path, read, other)
+    for target in ("native", "gadget4"):
+        io.write_catalogue_content(path, read, target)
         read = io.read_catalogue_content(path)
         assert read.subhaloes is not None
         np.testing.assert_array_equal(read.subhaloes["parent"].values, PARENT)

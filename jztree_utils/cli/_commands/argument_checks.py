@@ -45,16 +45,16 @@ def check_arguments(args: Namespace) -> None:
 
 
 def _check_names_of_outputs(args: Namespace) -> None:
-    known = ("n", "name") if hasattr(args, "snapshot") else ()
+    placeholders = ("n", "name") if hasattr(args, "snapshot") else ()
     for option in OUTPUTS:
         output = getattr(args, option, None)
         if output is None:
             continue
-        unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
-        if unknown:
-            advice = "use {n} for the number of a snapshot, or {name} for its name" if known else "leave it out"
-            raise ValueError(f"The output {output} has the unknown placeholder {{{unknown[0]}}}; {advice}.")
-        if option != "plot" and (known or args.command == "tree"):
+        foreign = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in placeholders]
+        if foreign:
+            advice = "use {n} for the number of a snapshot, or {name} for its name" if placeholders else "leave it out"
+            raise ValueError(f"The output {output} has the unknown placeholder {{{foreign[0]}}}; {advice}.")
+        if option != "plot" and (placeholders or args.command == "tree"):
             check_suffix(output)
 
 
