@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
+def missing_folder(output: str | os.PathLike[str]) -> str:
+    """Return the error message for an output whose folder does not exist."""
+    return f"The folder of the output {output} is missing; create the folder first."
+
+
 def absent_file(path: Path) -> str:
     """Return the error message for a file that does not exist, with the most similar name in its folder."""
     names: list[str] = []

@@ -6,6 +6,8 @@ from ._flat import Kind, box_of, flat, one_length
 from ._lengths import check_length
 from ._numbers import (
     at_least_normal,
+    check_constant,
+    check_error,
     check_gravity,
     check_range,
     check_real,

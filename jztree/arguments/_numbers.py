@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import comm, kernels
 from .._transform.shard_map import plain_integer
 from ..jax_ext import is_concrete
 from ..particles import check_no_unit, one_line
@@ -59,6 +60,14 @@ def is_length(value: jax.Array) -> jax.Array:
     """Return a mask of the numbers from 0 to infinity."""
     order = in_order(value)
     return (order >= 0) & (order <= in_order(jnp.asarray(jnp.inf, value.dtype)))
+
+
+def check_error(error: Any) -> float:
+    """Return a relative error of potentials. Raise ValueError if it is out of range."""
+    value = float(check_real(error, "error"))
+    if not 1e-10 <= value <= 0.1:
+        raise ValueError(f"error is {value:g}; it must be from 1e-10 to 0.1, a relative error such as 1e-3.")
+    return value
 
 
 def check_real_dtype(value: Any, name: str) -> None:
@@ -119,8 +128,19 @@ def check_range(value: np.ndarray, name: str, may_be_small: bool = False) -> Non
 
 def check_gravity(gravity: Any) -> Any:
     """Return a gravitational constant. Raise ValueError if it is not one positive, finite number."""
-    if np.shape(gravity) != ():
-        raise ValueError(f"gravity must be one number, the gravitational constant; its shape is {np.shape(gravity)}.")
-    if is_concrete(gravity) and not 0 < check_real(gravity, "gravity") < np.inf:
-        raise ValueError(f"gravity is {gravity}; the gravitational constant must be positive and finite.")
-    return gravity
+    return check_constant(gravity, "gravity")
+
+
+def check_constant(value: Any, name: str, *, may_be_zero: bool = False) -> Any:
+    """Return a constant. Raise ValueError, at run time if it is traced, unless it is one positive, finite number."""
+    if np.shape(value) != ():
+        raise ValueError(f"{name} must be one number; its shape is {np.shape(value)}.")
+    valid = f"it must be finite and {'at least 0' if may_be_zero else 'positive'}"
+    if is_concrete(value):
+        number = check_real(value, name)
+        if not (np.isfinite(number) and (number > 0 or (may_be_zero and number == 0))):
+            raise ValueError(f"{name} is {number:g}; {valid}.")
+        return value
+    check_real_dtype(value, name)
+    in_range = (value > 0) | (value == 0) if may_be_zero else value > 0
+    return comm.after(value, kernels.check(0, ~(in_range & jnp.isfinite(value)), [], f"{name} is invalid; {valid}."))

@@ -13,11 +13,11 @@ from .. import comm, kernels
 from ..arguments import (
     Kind,
     check_box,
+    check_error,
     check_gravity,
     check_length,
     check_one_a_particle,
     check_particles,
-    check_real,
     check_word,
     first_row,
     flat,
@@ -63,8 +63,9 @@ def potential(
 ) -> jax.Array:
     """Compute the gravitational potential at each particle, due to all other particles or those of its group.
 
-    99.9 % of the potentials have a relative error of at most ``error``. Sets and groups of up to 512 particles are
-    summed directly in float64, larger ones with a tree.
+    99.9 % of the potentials have a relative error of at most ``error``; in one dimension, and for particles on a line,
+    of at most twice that. Sets and groups of up to 512 particles are summed directly in float64, larger ones with a
+    tree.
 
     The result has derivatives with respect to positions and masses in reverse mode, with errors like those of the
     accelerations. The function runs on one device.
@@ -169,7 +170,7 @@ def _field(
     """Return accelerations or potentials."""
     part, boxsize, _ = opened(part, boxsize)
     pos, num = check_particles(part, max_dims=_MAX_DIMS), check_num(part)
-    error = _check_error(error)
+    error = check_error(error)
     check_word(kernel, "kernel", _SOFTENINGS)
     name = "acceleration" if acceleration else "potential"
     if comm.num_ranks() > 1:
@@ -210,13 +211,6 @@ def _checked_num(pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, 
         check_one_a_particle(groups, pos, "groups")
         faults.append(_fault_of_groups(jnp.asarray(groups, jnp.int32), num))
     return comm.check_all(kernels.as_num(num), faults)
-
-
-def _check_error(error: Any) -> float:
-    value = float(check_real(error, "error"))
-    if not 1e-10 <= value <= 0.1:
-        raise ValueError(f"error is {value:g}; it must be from 1e-10 to 0.1, a relative error such as 1e-3.")
-    return value
 
 
 def _fault_of_groups(groups: jax.Array, num: Any) -> comm.Fault:

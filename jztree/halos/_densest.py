@@ -116,9 +116,9 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
 
 def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     """Gather from each device its number of particles, and how many particles of its last group are elsewhere."""
-    used = used_rows(cata)
-    last = jnp.argmax(jnp.where(used, cata.offset, -1))
-    elsewhere = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
+    used, count, offset = used_rows(cata), jnp.asarray(cata.count), jnp.asarray(cata.offset)
+    last = jnp.argmax(jnp.where(used, offset, -1))
+    elsewhere = jnp.where(used.any(), count[last] - (num - offset[last]), -1)
     nums, elsewhere = comm.all_gather(jnp.stack([num, jnp.asarray(elsewhere, jnp.int32)])).T
 
     def head(remaining: jax.Array, device: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -88,8 +88,9 @@ def descendants(
     """
     if weights not in get_args(Weights):
         raise ValueError(f"weights is {weights!r}; it must be 'sublink' or 'lhalotree'.")
-    if isinstance(num_subhaloes, bool) or not isinstance(num_subhaloes, (int, np.integer)) or num_subhaloes < 0:
-        raise ValueError(f"num_subhaloes is {num_subhaloes}; it must be an integer of at least 0.")
+    is_integer = isinstance(num_subhaloes, (int, np.integer)) and not isinstance(num_subhaloes, bool)
+    if not is_integer or not 0 <= num_subhaloes < 2**31:
+        raise ValueError(f"num_subhaloes is {num_subhaloes}; it must be an integer from 0 to 2**31 - 1.")
     first, faults = check_members(part, "part", int(num_subhaloes))
     second, faults_of_later = check_members(later, "later")
     checked = comm.check_all(first.num, [*faults, *faults_of_later])

@@ -15,8 +15,8 @@ DEFINITIONS: dict[str, Definition] = {
     "pos": Definition("length", "position of the bound particle of lowest potential", _SUBFIND),
     "vel": Definition(
         "velocity",
-        "mass-weighted mean velocity of the core, the tenth of the bound particles, but at least 20, with the lowest "
-        "energies",
+        "mass-weighted mean velocity of the core: the tenth of the bound particles (rounded down, at least 20) with "
+        "the lowest energies in the step before the last, or the lowest potentials if there is one step",
         "Behroozi et al. 2013, ApJ 762, 109",
     ),
     "com_pos": Definition("length", "centre of mass of the bound particles"),

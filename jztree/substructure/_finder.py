@@ -15,6 +15,8 @@ from .._options import checked_config
 from ..arguments import (
     Kind,
     check_box,
+    check_constant,
+    check_error,
     check_one_a_particle,
     check_particles,
     check_real,
@@ -30,7 +32,7 @@ from ..arguments import (
 from ..config import KNNConfig
 from ..data import FofCatalogue, PosMass
 from ..halos import WholeGroups, check_softening, whole_groups
-from ..jax_ext import Exact, exact, is_concrete
+from ..jax_ext import Exact, exact
 from ..particles import Array, check_num, check_representable
 from ._candidates import find_candidates, neighbours_and_density
 from ._phase_space import phase_space_candidates
@@ -52,16 +54,7 @@ def _constant(name: str, may_be_zero: bool = False) -> Kind:
     """Return the treatment of a constant, which is equal on all ranks."""
 
     def read(value: Any, _: Any) -> Exact:
-        if isinstance(value, Exact):
-            return value
-        if np.shape(value) != ():
-            raise ValueError(f"{name} must be one number; its shape is {np.shape(value)}.")
-        if is_concrete(value):
-            number = check_real(value, name)
-            if not (np.isfinite(number) and (number > 0 or (may_be_zero and number == 0))):
-                raise ValueError(f"{name} is {number:g}; it must be {'at least 0' if may_be_zero else 'positive'}.")
-        check_real_dtype(value, name)
-        return exact(value, ())
+        return value if isinstance(value, Exact) else exact(check_constant(value, name, may_be_zero=may_be_zero), ())
 
     return Kind(P(), read)
 
@@ -147,7 +140,7 @@ def subhaloes(
         min_bound: The smallest number of particles of a subhalo.
         tolerance: Unbinding ends with the step that removes at most this fraction of the particles. With the default 0,
             each particle of a subhalo is bound in its final frame.
-        error: The relative error of potentials of 99.9 % of the particles.
+        error: The relative error of potentials of 99.9 % of the particles, from 1e-10 to 0.1.
         group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
             sufficient for almost all data sets, which mapped functions enlarge if necessary.
         cfg: Options of the search for neighbours.
@@ -175,9 +168,9 @@ def subhaloes(
     check_word(candidates, "candidates", _CANDIDATES)
     min_bound, neighbours = _at_least(min_bound, "min_bound", 1), _at_least(neighbours, "neighbours", 2)
     num_types = _at_least(num_types, "num_types", 1)
-    for name, fraction in {"tolerance": tolerance, "error": error}.items():
-        if not 0 <= float(check_real(fraction, name)) < 1:
-            raise ValueError(f"{name} is {fraction}; it must be a fraction from 0 to 1.")
+    error = check_error(error)
+    if not 0 <= float(check_real(tolerance, "tolerance")) < 1:
+        raise ValueError(f"tolerance is {tolerance}; it must be a fraction of at least 0 and below 1.")
     members = _members(grouped, pos, internal_energy)
     if types is not None:
         check_one_a_particle(types, pos, "types")

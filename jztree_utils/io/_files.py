@@ -12,7 +12,7 @@ from typing import Any
 
 import h5py
 
-from .._file_messages import absent_file
+from .._file_messages import absent_file, missing_folder
 from .._memory import bytes_in_words, host_memory
 from ._errors import OutputError, SnapshotError
 
@@ -161,7 +161,7 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
         raise OutputError(f"The output {os.fspath(path)!r} is not a file name; give one.", errno.EINVAL)
     folder = _mode(target.parent, path)
     if folder is None or not stat.S_ISDIR(folder):
-        raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
+        raise OutputError(missing_folder(path), errno.ENOENT)
     mode = _mode(target, path)
     if mode is not None and not stat.S_ISREG(mode):
         raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")

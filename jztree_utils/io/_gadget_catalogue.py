@@ -58,7 +58,8 @@ _OTHERS = {_COM: "length", "GroupLenType": "1", "GroupMassType": "mass"}
 # This library's names of the columns; of two identical names the last counts.
 _OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
 _OWN |= {_COM: "com_pos", "GroupLenType": "count_by_type", "GroupMassType": "mass_by_type"}
-RESERVED = frozenset({name for name, _ in _KNOWN.values()} | {*_OTHERS, "GroupAscale", "GroupOffsetType"})
+_COMPUTED = (*_OTHERS, "GroupAscale", "GroupOffsetType", *_subhaloes.LINKS)
+RESERVED = frozenset({name for name, _ in _KNOWN.values()} | set(_COMPUTED))
 _SCALING = -1.0  # a peculiar velocity is the stored one times this power of the scale factor
 _PARAMETERS = (
     "BoxSize",
@@ -194,7 +195,7 @@ def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Col
     centre = {CENTRE: stored[_POS]} if {_POS, _COM} <= stored.keys() else {}
     if _COM in stored:
         stored = stored | {_POS: stored[_COM]}
-    held = {name: column for name, column in stored.items() if name not in (*_OTHERS, "GroupAscale", "GroupOffsetType")}
+    held = {name: column for name, column in stored.items() if name not in _COMPUTED}
     columns = {_OWN.get(name, name): column for name, column in held.items()} | centre
     if "com_vel" in columns:
         vel = columns["com_vel"].values

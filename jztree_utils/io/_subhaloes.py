@@ -48,6 +48,7 @@ _KNOWN = {
 _OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
 _IN_AREPO = "SubhaloGrNr"
 _RANK, _PARENT_RANK, _OFFSETS = "SubhaloRankInGr", "SubhaloParentRank", "SubhaloOffsetType"
+LINKS = ("GroupFirstSub", "GroupNsubs")  # columns of groups in Gadget-4's layout
 _COMPUTED = (_IN_AREPO, _RANK, _PARENT_RANK, _OFFSETS)
 # The column of a catalogue of groups with the same form, for columns that are more than a number per subhalo.
 _FORMS = {
@@ -149,11 +150,11 @@ def write_gadget4(file: h5py.File, content: CatalogueContent, by_type: np.ndarra
     columns, header = dict(content.subhaloes), content.header
     group = np.asarray(columns["group"].values, np.int64)
     first, number = first_subhaloes(group, len(by_type))
-    links = {
-        "GroupFirstSub": Column(first.astype(fitting_integer(first)), "1", "first subhalo of the group, -1 for none"),
-        "GroupNsubs": Column(number.astype(np.int32), "1", "number of subhaloes of the group"),
-    }
-    for name, column in links.items():
+    links = (
+        Column(first.astype(fitting_integer(first)), "1", "first subhalo of the group, -1 for none"),
+        Column(number.astype(np.int32), "1", "number of subhaloes of the group"),
+    )
+    for name, column in zip(LINKS, links, strict=True):
         write_column(file["Group"], name, column, header)
     stored = with_gadget4_names(columns)
     rank = np.arange(len(group)) - first[group]
@@ -200,7 +201,7 @@ def read_gadget4(paths: Sequence[Path]) -> dict[str, Column] | None:
         return None
     group = np.asarray(columns["group"].values, np.int64)
     above = columns.pop(_PARENT_RANK, None)
-    if above is not None and len(group):
+    if above is not None and len(group) and group.min() >= 0:
         first, _ = first_subhaloes(group, int(group.max()) + 1)
         is_central = np.arange(len(group)) == first[group]
         parent = np.where(is_central, -1, first[group] + above.values)

@@ -24,7 +24,8 @@ def build_trees(outputs: Sequence[LinkedOutput]) -> MergerTrees:
         The trees.
 
     Raises:
-        ValueError: If snapshots are not in the order of time, or if a link leads to a subhalo that does not exist.
+        ValueError: If snapshots are not in the order of time, if a link leads to a subhalo that does not exist, or if a
+            column has an invalid length or value.
 
     Examples:
         >>> from jztree_utils import trees
@@ -136,6 +137,9 @@ def _checked(output: LinkedOutput, number: int, sizes: list[int]) -> tuple[np.nd
                 f"{name} of snapshot {output.snapshot} has shape {np.shape(column)}; it must have one number per "
                 f"subhalo, ({rows},), like group."
             )
+        if rows and name in ("group", "descendant"):
+            _check_values(output.snapshot, name, column, -1, "an integer of at least -1")
+    _check_values(output.snapshot, "mass", output.mass, 0, "finite and not negative")
     descendant = np.asarray(output.descendant, np.int64)
     skipping = np.where(descendant >= 0, np.asarray(skips, np.int64), 0)
     available = np.asarray([*sizes, 0, 0])[number + 1 + skipping]
@@ -146,6 +150,15 @@ def _checked(output: LinkedOutput, number: int, sizes: list[int]) -> tuple[np.nd
             f"{available[row]} subhaloes; find the descendants in the outputs that the trees contain."
         )
     return descendant, skipping
+
+
+def _check_values(snapshot: int, name: str, column: np.ndarray, minimum: int, valid: str) -> None:
+    """Raise ValueError if a value is below ``minimum`` or not finite, or not an integer if ``minimum`` is -1."""
+    values = np.asarray(column)
+    valid_rows = (values >= minimum) & (np.isfinite(values) if minimum == 0 else values.dtype.kind in "iu")
+    if not valid_rows.all():
+        row = int(np.argmin(valid_rows))
+        raise ValueError(f"{name} of subhalo {row} of snapshot {snapshot} is {values[row]}; it must be {valid}.")
 
 
 def _mass_histories(table: _Table) -> np.ndarray:

@@ -27,6 +27,10 @@ _NO_IDS = (
 )
 
 
+# Entries of headers that are equal in all snapshots of a simulation.
+_OF_A_RUN = ("boxsize", "omega0", "omega_lambda", "hubble", "unit_length_in_cm", "unit_mass_in_g")
+
+
 class TreesOfCatalogues(NamedTuple):
     """Merger trees, the header of each snapshot, and the columns of the subhaloes: the arguments of `write_trees`."""
 
@@ -59,8 +63,8 @@ def trees_of_catalogues(
         masses, or the numbers of particles if a catalogue has no masses.
 
     Raises:
-        SnapshotError: If a file cannot be read, or has no subhaloes or identifiers.
-        ValueError: If times do not ascend, or identifiers repeat.
+        SnapshotError: If a file cannot be read, has no subhaloes or identifiers, or identifiers repeat.
+        ValueError: If times descend, or the snapshots have another box, cosmology or units.
     """
     numbers = sorted(catalogues)
     tables: list[io.CatalogueContent] = []
@@ -86,7 +90,7 @@ def trees_of_catalogues(
         for number, held, link in zip(numbers, columns, links, strict=True)
     ]
     headers = {number: table.header for number, table in zip(numbers, tables, strict=True)}
-    _check_times(headers)
+    _check_headers(headers)
     trees = build_trees(linked)
     return TreesOfCatalogues(trees, headers, _joined(columns, trees.order))
 
@@ -103,8 +107,20 @@ def _members(content: io.CatalogueContent, path: Path, ptype: int) -> OutputMemb
     before = np.cumsum(count) - count
     start = offset[group] + before - before[np.searchsorted(group, group)]
     rows = io.member_rows(count, start)
-    ids = content.ids[rows] if content.ids is not None else _ids_in_snapshot(path, ptype, rows)
     subhalo = np.repeat(np.arange(len(count)), count)
+    if content.ids is not None:
+        ids = content.ids[rows]
+    else:
+        ids = _ids_in_snapshot(path, ptype, rows)
+        is_complete = count == np.asarray(content.subhaloes["count"].values)
+        _check_group_order(
+            path, content.subhaloes.get("most_bound_id"), ids, np.where(is_complete[subhalo], subhalo, -1)
+        )
+    if repeated := len(ids) - len(np.unique(ids)):
+        raise io.SnapshotError(
+            f"{path} has {repeated} members of subhaloes with the identifier of another member; identifiers must be "
+            "unique, so write the catalogue or its snapshot again."
+        )
     energy = (np.arange(len(rows)) - np.repeat(before, count)).astype(np.float32)
     return OutputMembers(SubhaloMembers(ids, subhalo, energy), len(count))
 
@@ -122,11 +138,28 @@ def _ids_in_snapshot(catalogue: Path, ptype: int, rows: np.ndarray) -> np.ndarra
     return ids
 
 
+def _check_group_order(path: Path, most_bound: io.Column | None, ids: np.ndarray, subhalo: np.ndarray) -> None:
+    """Raise SnapshotError if a subhalo lacks its most bound particle. A subhalo with other types has members -1."""
+    if most_bound is None or not len(ids):
+        return
+    is_most_bound = (subhalo >= 0) & (ids == most_bound.values[subhalo])
+    missing = np.setdiff1d(subhalo[subhalo >= 0], subhalo[is_most_bound])
+    if len(missing):
+        raise io.SnapshotError(
+            f"The snapshot in the folder of {path} is not in group order, because the most bound particle of subhalo "
+            f"{missing[0]} is not among its members; write the catalogue with identifiers, or the snapshot in group "
+            "order."
+        )
+
+
 def _rows_of_type(content: io.CatalogueContent, count: np.ndarray, ptype: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of particles of a type of each subhalo, and the first row of each group in a snapshot."""
     assert content.subhaloes is not None
     by_type = content.subhaloes.get("count_by_type")
     if by_type is not None:
+        types = np.shape(by_type.values)[1]
+        if ptype >= types:
+            raise ValueError(f"The type of the particles is {ptype}, but the catalogue has types 0 to {types - 1}.")
         count = np.asarray(by_type.values, np.int64)[:, ptype]
     of_groups = content.catalogue.count if content.by_type is None else content.by_type.count[:, ptype]
     of_groups = np.asarray(of_groups, np.int64)
@@ -155,14 +188,21 @@ def _joined(columns: list[dict[str, io.Column]], order: np.ndarray) -> dict[str,
     }
 
 
-def _check_times(headers: Mapping[int, io.SnapshotHeader]) -> None:
-    """Raise ValueError unless the redshifts of the snapshots fall, or are unknown and therefore equal."""
+def _check_headers(headers: Mapping[int, io.SnapshotHeader]) -> None:
+    """Raise ValueError unless the snapshots have one box, cosmology and units, and redshifts that do not rise."""
     for earlier, later in zip(list(headers), list(headers)[1:], strict=False):
         if headers[later].redshift > headers[earlier].redshift:
             raise ValueError(
                 f"Snapshot {later} has redshift {headers[later].redshift:g}, but snapshot {earlier} before it "
                 f"{headers[earlier].redshift:g}; number the snapshots in the order of time."
             )
+        for name in _OF_A_RUN:
+            values = getattr(headers[earlier], name), getattr(headers[later], name)
+            if None not in values and not np.allclose(*values, rtol=1e-3, atol=0):
+                raise ValueError(
+                    f"{name} is {values[0]} in snapshot {earlier}, but {values[1]} in snapshot {later}; give the "
+                    "outputs of one simulation, in the same units."
+                )
 
 
 def has_catalogue(path: str | os.PathLike[str]) -> bool:

@@ -16,7 +16,10 @@ def check_trees(trees: MergerTrees) -> None:
     Raises:
         ValueError: If a check fails. The message counts the rows and names the first one.
     """
-    n, rows, tree = len(trees), np.arange(len(trees)), trees.tree
+    n, rows, starts = len(trees), np.arange(len(trees)), trees.starts
+    if not (len(starts) and starts[0] == 0 and starts[-1] == n and (np.diff(starts) > 0).all()):
+        raise ValueError("The merger trees are inconsistent: starts must ascend from 0 to the number of subhaloes.")
+    tree = trees.tree
     linked, has_progenitor = trees.descendant >= 0, trees.first_progenitor >= 0
 
     def target(links: np.ndarray, column: np.ndarray, none: float = -1) -> np.ndarray:

@@ -50,11 +50,18 @@ def link_outputs(
     recent: list[OutputMembers] = []
     numbers: list[int] = []
     for output in outputs:
-        padded = _padded(output)
+        padded = _padded(output, len(numbers))
         numbers.append(padded.num_subhaloes)
         for place, earlier in enumerate(recent):
             is_next = place == len(recent) - 1
-            (links if is_next else skipping).append(_links(earlier, padded, weights))
+            try:
+                (links if is_next else skipping).append(_links(earlier, padded, weights))
+            except jax.errors.JaxRuntimeError as error:
+                sentence = str(error).partition("jztree: ")[2]
+                if not sentence:
+                    raise
+                places = len(numbers) - 1 - len(recent) + place, len(numbers) - 1
+                raise ValueError(f"part is output {places[0]} and later is output {places[1]}: {sentence}") from None
         recent = [*recent[-1:], padded] if skip else [padded]
     if recent:
         none = np.full(_rounded(numbers[-1]), -1, np.int32)
@@ -69,10 +76,16 @@ def link_outputs(
     ]
 
 
-def _padded(output: OutputMembers) -> OutputMembers:
+def _padded(output: OutputMembers, place: int) -> OutputMembers:
     """Return an output whose arrays have one of few sizes."""
     members, n = output.members, len(output.members.subhalo)
     num = n if members.num is None else int(members.num)
+    last = np.max(members.subhalo[:num], initial=-1)
+    if last >= output.num_subhaloes:
+        raise ValueError(
+            f"A particle of output {place} is in subhalo {last}, but num_subhaloes is {output.num_subhaloes}; give the "
+            "number of subhaloes of the output."
+        )
 
     def pad(column: np.ndarray) -> np.ndarray:
         rows = np.zeros((_rounded(n), *np.shape(column)[1:]), np.asarray(column).dtype)

@@ -109,8 +109,15 @@ def test_several_devices_raise() -> None:
 @pytest.mark.parametrize("function", [jz.potential, jz.acceleration])
 @pytest.mark.parametrize(
     ("gravity", "message"),
-    [(0.0, "must be positive and finite"), (np.nan, "must be positive"), (np.ones(3), "must be one number")],
+    [(0.0, "must be finite and positive"), (np.nan, "must be finite"), (np.ones(3), "must be one number")],
 )
 def test_an_invalid_constant_of_gravity_raises(function: Any, gravity: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(np.eye(3, dtype=np.float32), gravity=gravity)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("gravity", [-1.0, 0.0, np.nan, np.inf])
+def test_an_invalid_traced_constant_of_gravity_raises(gravity: float) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="gravity is invalid; it must be finite and positive"):
+        jax.block_until_ready(jax.jit(lambda g: jz.potential(np.eye(3, dtype=np.float32), gravity=g))(gravity))

@@ -222,6 +222,14 @@ def test_densest_particle_over_devices(ndev: int, rlink: float) -> None:
     assert across > 0 or ndev < 3
 
 
+def test_constant_catalogue_of_numpy_arrays_works_in_jit() -> None:
+    part = moving_particles(200, 3, np.float32)
+    grouped, cata = jax.device_get(fof_and_catalogue(part, 0.03, 1.0, PAIRS))
+    density = np.arange(200, dtype=np.float32)
+    result = jax.jit(lambda density: halos.densest_particle(grouped, cata, density))(density)
+    np.testing.assert_array_equal(result.where.idx[: int(cata.ngroups)], slow_densest(grouped, cata, density))
+
+
 @pytest.mark.parametrize("n", [0, 5])
 def test_no_groups(n: int) -> None:
     part = data.Pos(pos=jnp.zeros((n, 3)))

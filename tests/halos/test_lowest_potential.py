@@ -162,6 +162,8 @@ def test_wrong_arguments() -> None:
         jax.block_until_ready(
             jax.jit(lambda x: halos.lowest_potential_particle(grouped, cata, softening=x))(jnp.float32(-1))
         )
+    with pytest.raises(ValueError, match="group_rows is 0; it is a number of rows, so it must be at least 1"):
+        halos.lowest_potential_particle(grouped, cata, group_rows=0)
     fewer = dataclasses.replace(grouped, num=int(cata.offset[int(cata.ngroups) - 1]) + 1)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="outside these particles"):
         jax.block_until_ready(halos.lowest_potential_particle.jit(fewer, cata))

@@ -157,3 +157,24 @@ def test_invalid_links_raise() -> None:
         build_trees([first, replace(second, descendant=np.zeros(3, int))])
     with pytest.raises(ValueError, match="mass of snapshot 0 has shape"):
         build_trees([replace(first, mass=np.ones(3)), second])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("mass", np.nan), ("mass", -1.0), ("mass", np.inf), ("descendant", -2), ("descendant", 0.5), ("group", -2)],
+)
+def test_invalid_values_of_a_subhalo_are_named(column: str, value: float) -> None:
+    first, second = random_outputs(1, [4, 3])
+    values = np.where(np.arange(4) == 2, value, getattr(first, column))
+    with pytest.raises(ValueError, match=f"{column} of subhalo [02] of snapshot 0 is .*; it must be"):
+        build_trees([replace(first, **{column: values}), second])
+
+
+@pytest.mark.fast
+def test_starts_that_do_not_ascend_to_the_number_of_subhaloes_are_found() -> None:
+    trees = build_trees(random_outputs(1, [12, 11, 10, 9]))
+    n, starts = len(trees), trees.starts
+    for wrong in (starts[:-1], starts[1:], np.append(starts, n), np.append(starts, n + 1), starts[::-1], starts[:0]):
+        with pytest.raises(ValueError, match="starts must ascend from 0"):
+            check_trees(replace(trees, starts=wrong))

@@ -1,9 +1,11 @@
 """Merger trees of catalogues in all readable forms, with `jztree tree`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -101,6 +103,7 @@ def test_unusable_catalogues_are_refused(tmp_path: Path, capsys: Any) -> None:
         ([first, plain], "has no subhaloes"),
         ([first, empty], "no snapshot"),
         ([first], "only"),
+        ([first, first], "only"),
         ([first, empty / "fof_tab_000.hdf5"], "does not exist"),
         ([first, copy], "have the same number, 0"),
         ([first, nameless], "has no number"),
@@ -110,3 +113,44 @@ def test_unusable_catalogues_are_refused(tmp_path: Path, capsys: Any) -> None:
         assert err.count("\n") == 1
         assert words in err
     assert not (tmp_path / "trees.hdf5").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("IDs/ID", "fof_subhalo_tab_001.hdf5 has 1 members of subhaloes with the identifier of another member"),
+        ("Parameters/BoxSize", "boxsize is .* in snapshot 0, but .* in snapshot 1"),
+        ("Parameters/UnitMass_in_g", "unit_mass_in_g is .* in snapshot 0, but .* in snapshot 1"),
+        ("Subhalo/SubhaloMass", "mass of subhalo 0 of snapshot 1 is nan"),
+    ],
+)
+def test_catalogues_that_belong_to_no_tree_are_refused(tmp_path: Path, path: str, words: str, capsys: Any) -> None:
+    first, second = (
+        write_output(tmp_path, i, output, "gadget4", True) for i, output in enumerate(planted_outputs()[:2])
+    )
+    with h5py.File(second, "r+") as file:
+        if path in file:
+            file[path][0] = file[path][1] if "ID" in path else np.nan
+        for group in (file["Header"], file["Parameters"]):
+            if (name := path.split("/")[1]) in group.attrs:
+                group.attrs[name] *= 2
+    status, _, err = run(first, second, "-o", tmp_path / "trees.hdf5", capsys=capsys)
+    assert status == 2
+    assert re.search(words, err), err
+    assert not (tmp_path / "trees.hdf5").exists()
+
+
+def test_snapshot_that_is_not_in_group_order_is_refused(tmp_path: Path, capsys: Any) -> None:
+    first, second = (
+        write_output(tmp_path, i, output, "gadget4", False) for i, output in enumerate(planted_outputs()[:2])
+    )
+    with h5py.File(tmp_path / "snapshot_001.hdf5", "r+") as snapshot, h5py.File(second, "r+") as file:
+        ids = snapshot["PartType1/ParticleIDs"]
+        first_rows = np.cumsum(file["Subhalo/SubhaloLen"]) - file["Subhalo/SubhaloLen"]
+        file["Subhalo/SubhaloIDMostbound"] = ids[:][first_rows]
+        ids[:] = ids[:][::-1]
+    status, _, err = run(first, second, "-o", tmp_path / "trees.hdf5", capsys=capsys)
+    assert status == 2
+    assert "is not in group order, because the most bound particle of subhalo 0 is not among its members" in err
+    status, _, err = run(first, second, "-o", tmp_path / "trees.hdf5", "--type", "7", capsys=capsys)
+    assert (status, "The type of the particles is 7, but" in err) == (2, True)

@@ -107,6 +107,17 @@ def test_no_outputs_have_no_links() -> None:
     assert links.subhalo.tolist() == [-1] * 4
 
 
+@pytest.mark.fast
+def test_invalid_members_name_their_output() -> None:
+    first, second = planted_outputs()[:2]
+    repeated = np.where(np.arange(len(second.members.id)) == 1, second.members.id[0], second.members.id)
+    members = SubhaloMembers(repeated, second.members.subhalo, second.members.energy)
+    with pytest.raises(ValueError, match="later is output 1: 1 particles of later have the identifier"):
+        link_outputs([first, OutputMembers(members, second.num_subhaloes)])
+    with pytest.raises(ValueError, match=r"A particle of output 1 is in subhalo .*, but num_subhaloes is 1"):
+        link_outputs([first, OutputMembers(second.members, 1)])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("weights", ["lhalotree", "sublink"])
 def test_groups_of_a_run_link_like_brute_force(weights: Weights) -> None:

@@ -359,6 +359,11 @@ def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
         ("plot halos sample", "plot halos needs the groups"),
         ("plot density sample --slab 3", "--slab is 3"),
         ("view sample", "view needs the name"),
+        ("tree sample sample -o trees.txt", "The output trees.txt would be an HDF5 file"),
+        ("fof sample -o {x}.hdf5", "The output {x}.hdf5 has the unknown placeholder {x}"),
+        ("fof sample -o none/x.hdf5 --snapshot-output x.hdf5", "The folder of the output none/x.hdf5 is missing"),
+        ("fof sample --plot none/x.png", "The folder of the output none/x.png is missing"),
+        ("view sample -o none/x.html", "The folder of the output none/x.html is missing"),
     ],
 )
 def test_wrong_arguments_are_reported_without_jax(command, words) -> None:

@@ -70,6 +70,12 @@ def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
     assert content.subhaloes is not None
     assert len(content.subhaloes["spin"].values) == 251
     assert "Peebles 1969" in content.subhaloes["spin"].definition
+    for layout, words in (("gadget4", ""), ("swift", "has no subhaloes, because the layout swift cannot hold them")):
+        arguments = [str(tmp_path / "halos.hdf5"), "-o", str(tmp_path / layout), "--layout", layout]
+        assert cli.main(["convert", *arguments]) == 0
+        err = capsys.readouterr().err
+        assert words in err
+        assert ("subhaloes" in err) == bool(words)
 
 
 def test_snapshot_without_velocities_raises(tmp_path, write_gadget, random, use_devices, capsys) -> None:

@@ -76,11 +76,13 @@ def test_read_subhaloes_equal_written_ones(tmp_path: Path, layout: str, types: b
     for name, column in expected.items():
         np.testing.assert_array_equal(table[name].values, column.values)
         assert table[name].kind == column.kind
-    # A catalogue that was read can be written in the other layout.
-    io.write_catalogue_content(path, read, "gadget4" if layout == "native" else "native")
-    again = io.read_catalogue_content(path).subhaloes
-    assert again is not None
-    np.testing.assert_array_equal(again["parent"].values, PARENT)
+    # A catalogue that was read can be written in each layout, and read from there.
+    for target in ("native", "gadget4"):
+        io.write_catalogue_content(path, read, target)
+        read = io.read_catalogue_content(path)
+        assert read.subhaloes is not None
+        np.testing.assert_array_equal(read.subhaloes["parent"].values, PARENT)
+        assert not read.extra
 
 
 @pytest.mark.fast
@@ -159,11 +161,12 @@ def test_layouts_without_subhaloes_refuse_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
-def test_subhaloes_of_other_groups_are_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("column", "value"), [("SubhaloLen", 40), ("SubhaloGroupNr", -1), ("SubhaloGroupNr", 9)])
+def test_subhaloes_of_other_groups_are_not_read(tmp_path: Path, column: str, value: int) -> None:
     path = tmp_path / "groups.hdf5"
     io.write_catalogue_content(path, content(False), "gadget4")
     with h5py.File(path, "r+") as file:
-        file["Subhalo/SubhaloLen"][0] = 40
+        file[f"Subhalo/{column}"][0] = value
     with pytest.raises(io.SnapshotError, match="wrong subhaloes"):
         io.read_catalogue_content(path)
 

@@ -33,6 +33,8 @@ constexpr double loose_acceleration = 0.35, loose_expansion = 2;
 inline double node_tolerance(double error) { return error < 1e-3 ? 0.6 * error : std::min(4.5 * error, 6e-3); }
 // With a smaller error, all distances are in float64.
 constexpr double least_narrow_error = 1e-5;
+// At smaller distances, in extents of the group, 15 / r^7, a factor of expansions, exceeds float32.
+constexpr double least_expanded = 5e-6;
 
 // How exact the sums must be: the fractions of `scale()`, and of the smallest acceleration of the run.
 struct Accuracy {
@@ -146,6 +148,7 @@ class RunSums {
     const double tolerance = node_tolerance(accuracy.potential) * scale;
     const double force_tolerance = loose_acceleration * accuracy.acceleration;
     double expansion_errors = 0, force_errors = 0;
+    const double least_rho = narrow_gap_ > 0 ? least_expanded : 0;
     // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.
     const bool expands = !tree_.has_negative && (!Accelerate || (D >= 3 && std::isfinite(accuracy.acceleration)));
@@ -162,7 +165,7 @@ class RunSums {
       bool far = separate && margin > 0 && node.spread <= tolerance * rho3 * margin && gap2 > near2_;
       if (far && Accelerate) far = 4 * node.spread <= force_tolerance * rho3 * margin * margin;
       if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      if (far && expands && rho > reach_) {
+      if (far && expands && rho > std::max(reach_, least_rho)) {
         const double share = node.size * reach2_ / (rho3 * (rho - reach_));
         const double expansion_error = share * reach_, force_error = 3 * share;
         bool expand = expansion_error <= loose_expansion * tolerance &&

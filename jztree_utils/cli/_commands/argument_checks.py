@@ -1,9 +1,10 @@
 """Checks of the arguments of a call that need no file, before JAX is imported, which takes seconds."""
 
 import math
+import os
 import re
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .arguments import DEFAULTS, KINDS, B
 from .flag_values import check_at_least, check_not_negative, real, whole
@@ -14,6 +15,10 @@ _MAX_BINS = 10_000
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
+OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names
+_PICTURES = (".png", ".pdf", ".svg")
+_TABLE = ".parquet"
+_FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 # Options of jztree fof that need all particles in memory.
 IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot")
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
@@ -32,10 +37,35 @@ def check_arguments(args: Namespace) -> None:
         raise ValueError(f"No snapshot was given; give a file or a folder, see jztree {args.command} --help.")
     if args.command in _CHECKS:
         _CHECKS[args.command](args)
+    _check_names_of_outputs(args)
     if hasattr(args, "boxsize"):
         box_lengths(args.boxsize)
         header_entries(args, real)
         check_at_least("--type", args.type, 0)
+
+
+def _check_names_of_outputs(args: Namespace) -> None:
+    placeholders = ("n", "name") if hasattr(args, "snapshot") else ()
+    for option in OUTPUTS:
+        output = getattr(args, option, None)
+        if output is None:
+            continue
+        foreign = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in placeholders]
+        if foreign:
+            advice = "use {n} for the number of a snapshot, or {name} for its name" if placeholders else "leave it out"
+            raise ValueError(f"The output {output} has the unknown placeholder {{{foreign[0]}}}; {advice}.")
+        if option != "plot" and (placeholders or args.command == "tree"):
+            check_suffix(output)
+
+
+def check_suffix(output: str) -> None:
+    """Raise ValueError if an HDF5 output has the suffix of another format."""
+    suffix = os.path.splitext(output)[1].lower()
+    if suffix in _FOREIGN:
+        advice = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
+        if suffix == _TABLE:
+            advice = "; jztree convert makes a Parquet file of a catalogue"
+        raise ValueError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{advice}.")
 
 
 def _check_fof(args: Namespace) -> None:
@@ -138,8 +168,13 @@ def _check_convert(args: Namespace) -> None:
 def _check_tree(args: Namespace) -> None:
     if not args.input or args.output is None:
         raise ValueError("tree needs snapshots or catalogues, and -o with the output file; see jztree tree --help.")
-    if len(args.input) == 1:
-        raise ValueError(f"tree links the subhaloes of several outputs, but only {args.input[0]} was given; give more.")
+    check_several(args.input)
+
+
+def check_several(outputs: Sequence[str | os.PathLike[str]]) -> None:
+    """Raise ValueError if only one output was given for trees."""
+    if len(outputs) == 1:
+        raise ValueError(f"tree links the subhaloes of several outputs, but only {outputs[0]} was given; give more.")
 
 
 def _check_plot(args: Namespace) -> None:

@@ -12,9 +12,8 @@ from jztree.data import ParticleData
 from ... import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
-from .argument_checks import check_arguments
+from .argument_checks import check_arguments, check_suffix
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
-from .outputs import check_placeholders, check_suffix
 from .snapshots import read_options, snapshot_path
 
 _NUMPY, _PARQUET = ".npz", ".parquet"
@@ -45,7 +44,6 @@ def run_convert(args: Namespace) -> None:
         io.check_parquet()
     elif layout != "numpy":
         check_suffix(args.output)
-    check_placeholders(args.output)
     io.check_output(args.output, apart_from=_files_of(path, options, is_catalogue))
     if args.dry_run:
         say(f"would write {path} as {args.output} in the layout {layout}")
@@ -81,6 +79,8 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
         else:
             io.write_catalogue_content(args.output, content, layout)
         report.detail = args.output
+    if content.subhaloes is not None and layout not in ("native", "gadget4"):
+        warn(f"{args.output} has no subhaloes, because the layout {layout} cannot hold them; native and gadget4 can.")
     if layout == "gadget4" and io.catalogue_layout(path) != layout:
         warn(
             f"GroupOffsetType and GroupLenType of {args.output} refer to the snapshot in group order; jztree fof "

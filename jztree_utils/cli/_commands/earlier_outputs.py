@@ -17,6 +17,7 @@ from jztree import __version__
 
 from ... import io
 from .._report import say
+from .argument_checks import OUTPUTS
 from .arguments import B
 from .header_arguments import FLAGS
 
@@ -32,7 +33,6 @@ _OPTIONS = {
     "hdbscan": (*READING, "min_cluster_size", "min_samples", "epsilon", "method", "single"),
     "xi": (*READING, "bins", "linear", "projected", "los"),
 }
-OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names
 _PIECE = 2**16  # bytes per piece, at the start, middle and end of a file, for the checksum
 
 

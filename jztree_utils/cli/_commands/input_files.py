@@ -4,8 +4,8 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from ..._file_messages import absent_file
-from .argument_checks import check_arguments
+from ..._file_messages import absent_file, missing_folder
+from .argument_checks import OUTPUTS, check_arguments
 
 SAMPLE = "sample"  # the name of the snapshot in the package
 # Variables that launchers set for several processes.
@@ -20,7 +20,7 @@ _LAUNCHED = (
 
 
 def check_inputs(args: Namespace) -> None:
-    """Raise ValueError if an argument is missing or invalid, or an input file is missing.
+    """Raise ValueError if an argument is missing or invalid, or an input file or the folder of an output is missing.
 
     Processes that a launcher has started check them later, because they must raise together.
     """
@@ -32,3 +32,7 @@ def check_inputs(args: Namespace) -> None:
             if name not in (None, SAMPLE) and not os.path.lexists(name):
                 raise ValueError(absent_file(Path(name)))
     check_arguments(args)
+    for output in filter(None, (getattr(args, option, None) for option in OUTPUTS)):
+        folder = os.path.dirname(os.path.realpath(output))
+        if "{" not in folder and not os.path.isdir(folder):
+            raise ValueError(missing_folder(output))

@@ -8,12 +8,9 @@ from pathlib import Path
 
 from ... import io
 from .._report import say
-from .earlier_outputs import OUTPUTS, are_there
+from .argument_checks import OUTPUTS
+from .earlier_outputs import are_there
 from .snapshots import read_options, snapshot_path
-
-_PICTURES = (".png", ".pdf", ".svg")
-_TABLE = ".parquet"
-_FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,6 @@ def plan_runs(args: Namespace) -> list[Run]:
     """
     options = read_options(args)
     templates: dict[str, str | None] = {name: getattr(args, name, None) for name in OUTPUTS}
-    for name, template in templates.items():
-        if template is not None and name != "plot":
-            check_suffix(template)
     paths = list(_different(args.snapshot, options))
     runs = []
     for path in paths:
@@ -79,24 +73,6 @@ def announce(run: Run, todo: Sequence[Run]) -> None:
         say(f"\n{run.path}")
 
 
-def check_suffix(output: str) -> None:
-    """Raise OutputError if an HDF5 output has the suffix of another format."""
-    suffix = Path(output).suffix.lower()
-    if suffix in _FOREIGN:
-        advice = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
-        if suffix == _TABLE:
-            advice = "; jztree convert makes a Parquet file of a catalogue"
-        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{advice}.")
-
-
-def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
-    """Raise ValueError if the name of an output has an unknown word in braces."""
-    unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
-    if unknown:
-        held = "use {n} for the number of a snapshot, or {name} for its name" if known else "leave it out"
-        raise ValueError(f"The output {output} has the unknown placeholder {{{unknown[0]}}}; {held}.")
-
-
 def _different(names: Sequence[str], options: io.ReadOptions) -> Iterator[Path]:
     """Yield the snapshots without repetition: several files of one snapshot count once."""
     known: set[Path] = set()
@@ -112,7 +88,6 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
     """Return the name of an output, derived from the name of its snapshot."""
     if template is None:
         return None
-    check_placeholders(template, ("n", "name"))
     filled = re.sub(
         r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else io.base_name(path), template
     )

@@ -15,7 +15,6 @@ from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
 from .argument_checks import check_arguments, slab
 from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
-from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
 _MASS = "mass"  # the column of group masses
@@ -31,7 +30,6 @@ def run_plot(args: Namespace) -> None:
     check_arguments(args)
     if args.output is not None:
         plot.check_picture(args.output)
-        check_placeholders(args.output)
         names = [*args.input, *filter(None, [args.catalogue])]
         io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in names))
     if args.dry_run:

@@ -12,11 +12,10 @@ import jax
 from ... import io, trees
 from .._particles import many_devices
 from .._report import QUIET, VERBOSE, is_quiet, is_verbose, print_json, print_pairs, say, stage, take_seconds, telling
-from .argument_checks import check_arguments
+from .argument_checks import check_arguments, check_several
 from .arguments import parse
 from .earlier_outputs import READING
 from .fof import run_fof
-from .outputs import check_placeholders, check_suffix
 
 
 def run_tree(args: Namespace) -> None:
@@ -29,14 +28,13 @@ def run_tree(args: Namespace) -> None:
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
         check_arguments(args)
-        check_suffix(args.output)
-        check_placeholders(args.output)
         snapshots = trees.number_outputs([name for name in args.input if not trees.has_catalogue(name)])
         catalogues = trees.find_catalogues([name for name in args.input if trees.has_catalogue(name)])
         for number in snapshots.keys() & catalogues.keys():
             raise ValueError(
                 f"{snapshots[number]} and {catalogues[number]} have the same number, {number}; give only one."
             )
+        check_several([*snapshots.values(), *catalogues.values()])
         inputs = [part for path in catalogues.values() for part in io.find_catalogue_parts(path)]
         io.check_output(args.output, apart_from=tuple(inputs))
     if args.dry_run:

@@ -7,7 +7,6 @@ from ... import io, view
 from .._report import print_json, say, stage, take_seconds
 from .argument_checks import check_arguments
 from .drawn import columns_of, groups_of, positions_of
-from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
 
@@ -20,7 +19,6 @@ def run_view(args: Namespace) -> None:
     """
     check_arguments(args)
     view.check_view(args.output)
-    check_placeholders(args.output)
     names = [*args.input, *filter(None, [args.catalogue])]
     io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in names))
     summary: dict[str, Any] = {"input": args.input[0], "catalogue": args.catalogue, "output": args.output}
