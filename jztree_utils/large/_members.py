@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -18,10 +18,10 @@ from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
 from jztree.tree import zsort
 
-from ..progress import progress
 from ._pieces import COLUMNS
-from ._steps import Result
-from ._sweep import Joined, Search, padded
+from ._search import Search
+from ._steps import Steps
+from ._sweep import Joined, padded
 
 _BUCKET = 4  # a bucket holds this many times fewer particles than a slab, because they have more properties
 
@@ -40,29 +40,36 @@ class Members:
         # Numbers without gaps; the groups of each bucket are consecutive.
         self.bucket = np.cumsum(np.diff(bucket, prepend=bucket[:1]) > 0)
         self.sizes = np.bincount(self.bucket, joined.counts, minlength=1).astype(np.int64)
-        self._labels = self._deal()
-        self._parts = self._group()
+        self._starts = np.cumsum(self.sizes) - self.sizes
+        search.each("read members of groups", search.pieces.num, self._read_share)
+        num = int(self.sizes.sum())
+        if search.by_id:
+            search.step("ids", lambda: {"num": len(self._ids("w+"))})
+        search.each("find properties of groups", num, self._group_share)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """The dtype of identifiers."""
         return self.record["id"] if self.search.has_ids else np.dtype(np.int64)
 
-    def _deal(self) -> list[Result]:
-        """Find the label of each particle, and write the members of each bucket to its file."""
-        search, results = self.search, []
-        with progress("read members of groups", search.pieces.num, quiet=search.quiet) as advance:
-            for number, (start, stop) in enumerate(search.ranges()):
-                results.append(search.steps.step(f"labels{number}", lambda: self._read(number, start, stop)))  # noqa: B023
-                search.steps.remove(f"keys{number}")
-                advance(stop - start)
-        return results
+    def _ids(self, mode: Literal["r", "r+", "w+"]) -> np.ndarray:
+        return self.search.steps.mapped("ids", mode, self.id_dtype, int(self.sizes.sum()))
 
-    def _read(self, number: int, start: int, stop: int) -> dict[str, Any]:
+    def _read_share(self, share: int) -> Iterator[int]:
+        """Find the label of each particle of a share, and write the members of each bucket to its file."""
+        search = self.search
+        for number, start, stop in search.ranges(share):
+            search.steps_of[share].step(f"labels{number}", self._read, search.steps_of[share], number, start, stop)
+            for steps in search.steps_of:
+                steps.remove(f"keys{number}")
+            yield stop - start
+
+    def _read(self, out: Steps, number: int, start: int, stop: int) -> dict[str, Any]:
         search = self.search
         label = np.empty(stop - start, search.index)
-        both = search.steps.read(f"keys{number}", search.index).reshape(-1, 2)
-        label[both[:, 0] - start] = self.joined.resolve(both[:, 1])
+        for steps in search.steps_of:
+            both = steps.read(f"keys{number}", search.index).reshape(-1, 2)
+            label[both[:, 0] - start] = self.joined.resolve(both[:, 1])
         group = self.joined.numbers(label)
         members = np.flatnonzero(group >= 0)
         bucket = self.bucket[group[members]]
@@ -77,22 +84,21 @@ class Members:
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if first < end:
-                search.steps.append(f"members{bucket_number}", records[first:end])
+                out.append(f"members{bucket_number}", records[first:end])
         return {"label": label}
 
-    def _group(self) -> list[Result]:
-        search, results = self.search, []
-        with progress("find properties of groups", int(self.sizes.sum()), quiet=search.quiet) as advance:
-            for bucket, size in enumerate(self.sizes):
-                results.append(search.steps.step(f"catalogue{bucket}", lambda: self._catalogue(bucket)))  # noqa: B023
-                search.steps.remove(f"members{bucket}")
-                advance(int(size))
-        return results
+    def _group_share(self, share: int) -> Iterator[int]:
+        search = self.search
+        for bucket in range(share, len(self.sizes), search.shares):
+            search.steps_of[share].step(f"catalogue{bucket}", self._catalogue, search.steps_of[share], bucket)
+            for steps in search.steps_of:
+                steps.remove(f"members{bucket}")
+            yield int(self.sizes[bucket])
 
-    def _catalogue(self, bucket: int) -> dict[str, Any]:
+    def _catalogue(self, out: Steps, bucket: int) -> dict[str, Any]:
         """Bring the members of a bucket into group order, and compute their catalogue."""
         search = self.search
-        records = search.steps.read(f"members{bucket}", self.record)
+        records = np.concatenate([steps.read(f"members{bucket}", self.record) for steps in search.steps_of])
         capacity = max(search.rows // _BUCKET, *self.sizes)
         names = [name for name in self.names if name != "id"]
         with jax.enable_x64(any(self.record[name].base.itemsize == 8 for name in names)):
@@ -111,9 +117,10 @@ class Members:
         by_number = np.argsort(np.argsort(first))
         ids = records["id" if search.has_ids else "row"]
         by_group = np.lexsort((ids, records["group"]) if search.by_id else (records["group"],))
-        search.steps.append(f"grouped{bucket}", records[by_group])
+        out.append(f"grouped{bucket}", records[by_group])
         if search.by_id:
-            search.steps.append("ids", ids[by_group].astype(self.id_dtype))
+            start = self._starts[bucket]
+            self._ids("r+")[start : start + len(ids)] = ids[by_group]
         return {name: np.asarray(rows)[by_number] for name, rows in cata.columns().items() if rows is not None}
 
     @cached_property
@@ -126,8 +133,9 @@ class Members:
     def catalogue(self) -> FofCatalogue:
         """Return the catalogue of all listed groups, as NumPy arrays."""
         counts = self.joined.counts
-        names = self._parts[0].keys() & set(FofCatalogue.column_names())
-        columns: dict[str, Any] = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
+        parts = [self._steps(bucket).result(f"catalogue{bucket}") for bucket in range(len(self.sizes))]
+        names = parts[0].keys() & set(FofCatalogue.column_names())
+        columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
         offset = np.cumsum(counts) - counts
         is_small = int(counts.sum()) < 2**31
         columns["offset"] = offset.astype(np.int32 if is_small else np.int64)
@@ -135,17 +143,20 @@ class Members:
 
     def labels(self) -> Iterator[np.ndarray]:
         """Yield the labels of consecutive rows."""
-        for part in self._labels:
-            yield part["label"]
+        for result in self.search.results("labels"):
+            yield result["label"]
 
     def ids(self) -> np.ndarray:
         """Return the identifiers (without these, the rows) of all members in group order, mapped from a file."""
-        return self.search.steps.mapped("ids", self.id_dtype)
+        return self._ids("r")
+
+    def _steps(self, bucket: int) -> Steps:
+        return self.search.steps_of[bucket % self.search.shares]
 
     def blocks(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield consecutive members in group order, and their rows in the input."""
         for bucket in range(len(self.sizes)):
-            records = self.search.steps.read(f"grouped{bucket}", self.record)
+            records = self._steps(bucket).read(f"grouped{bucket}", self.record)
             columns: dict[str, Any] = {name: records[name].copy() for name in self.names}
             if self.search.pieces.shared_mass is not None:
                 columns["mass"] = self.search.pieces.shared_mass

@@ -13,25 +13,27 @@ _FEWEST = 1000  # particles in memory
 _GROUPED = 0.8  # share of particles in groups, for the estimate of disk space
 
 
-def rows_in(memory: float | None, pieces: Pieces, besides: int = 0) -> int:
+def rows_in(memory: float | None, pieces: Pieces, besides: int = 0, shares: int = 1, devices: int = 1) -> int:
     """Return the number of particles that a search may hold in memory at once.
 
     Args:
         memory: Bytes. None means three quarters of the free memory.
         pieces: The particles.
         besides: Number of rows of other arrays, such as queries, in memory.
+        shares: Number of devices that share the particles.
+        devices: Number of these devices that share the memory.
     """
     free = host_memory()
     if memory is None:
         memory = 0.75 * (4 << 30 if free is None else free)
     dtype, (dims,) = pieces.columns["pos"]
-    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize)) - besides
+    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize * devices)) - besides
     if rows < _FEWEST:
         raise ValueError(
             f"memory is {bytes_in_words(memory)}, but Python, the compiled searches and the queries alone need "
             f"{bytes_in_words(_BASE + besides * _WORDS * dims * dtype.itemsize)}; give more."
         )
-    return min(rows, max(pieces.num, 1))
+    return min(rows, max(-(-pieces.num // shares), 1))
 
 
 def disk_bytes(pieces: Pieces) -> int:

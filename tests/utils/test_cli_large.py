@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from processes import Ended, free_port, run_commands
 
 from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
@@ -52,6 +53,20 @@ def fof(snapshot: Path, output: Path | None, *options: str) -> int:
 
 
 MEMORY = ("--memory", "100kB")  # for 595 particles
+# The command line with little memory, which may fail in a step.
+SCRIPT = """
+import os, sys
+from jztree_utils import cli
+from jztree_utils.large import _plan, _steps
+_plan._BASE, _plan._FEWEST = 0, 10
+step = _steps.Steps.step
+def fails(steps, name, *args):
+    if name == os.environ.get("FAIL_IN"):
+        raise ValueError("interrupted")
+    return step(steps, name, *args)
+_steps.Steps.step = fails
+sys.exit(cli.main())
+"""
 
 
 def test_warnings_are_those_of_a_search_in_memory(
@@ -68,6 +83,50 @@ def test_warnings_are_those_of_a_search_in_memory(
         warnings.append(capsys.readouterr().err)
     assert warnings[0].count("warning:") == 2
     assert warnings[0] == warnings[1]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_devices_write_the_bytes_of_a_search_in_memory(
+    snapshot: Path, tmp_path: Path, use_devices: Callable[[int], None], count: int
+) -> None:
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    use_devices(count)
+    assert fof(snapshot, tmp_path / "pieces.hdf5", "--memory", f"{100 * count}kB") == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interruption(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "fof",
+        str(snapshot),
+        "-o",
+        "pieces.hdf5",
+        "--npart-min",
+        "3",
+        "--b",
+        "0.7",
+    ]
+    command += ["--memory", "200kB", "--snapshot-output", "copy.hdf5"]
+
+    def run(count: int, **variables: str) -> list[Ended]:
+        joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
+        environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
+        return run_commands([command] * count, environments, cwd=tmp_path)
+
+    ends = run(3, FAIL_IN="catalogue1")
+    assert [end.returncode for end in ends] == [2, 2, 2], ends
+    assert (tmp_path / "pieces.hdf5.pieces" / "share5" / "slab0.npz").exists()
+    ends = run(2)
+    assert [end.returncode for end in ends] == [0, 0], ends
+    assert fof(snapshot, tmp_path / "whole.hdf5", "--snapshot-output", str(tmp_path / "whole_copy.hdf5")) == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert (tmp_path / "copy.hdf5").read_bytes() == (tmp_path / "whole_copy.hdf5").read_bytes()
+    assert not (tmp_path / "pieces.hdf5.pieces").exists()
 
 
 @pytest.mark.parametrize("layout", ["native", "gadget4"])
@@ -123,17 +182,13 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
 
 def test_killed_run_continues_with_the_same_bytes(snapshot: Path, tmp_path: Path) -> None:
     output, folder = tmp_path / "pieces.hdf5", tmp_path / "pieces.hdf5.pieces"
-    script = (
-        "import sys; from jztree_utils import cli; from jztree_utils.large import _plan; "
-        "_plan._BASE = 0; _plan._FEWEST = 10; sys.exit(cli.main())"
-    )
-    command = [sys.executable, "-c", script, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
+    command = [sys.executable, "-c", SCRIPT, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
     process = subprocess.Popen([*command, *MEMORY], env=os.environ | {"JAX_PLATFORMS": "cpu"})
-    while process.poll() is None and not (folder / "slab1.npz").exists():
+    while process.poll() is None and not (folder / "share0" / "slab1.npz").exists():
         time.sleep(0.01)
     process.kill()
     assert process.wait() != 0
-    assert (folder / "slab1.npz").exists()
+    assert (folder / "share0" / "slab1.npz").exists()
     assert not output.exists()
     assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
@@ -175,7 +230,7 @@ def test_full_disk_is_reported_and_the_run_continues(
     with monkeypatch.context() as patch:
         patch.setattr(Steps, "append", full)
         assert fof(snapshot, output, *MEMORY) == 2
-    assert f"The disk of {output}.pieces is full; free some space" in capsys.readouterr().err
+    assert f"The disk of {output}.pieces/share0 is full; free some space" in capsys.readouterr().err
     assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()

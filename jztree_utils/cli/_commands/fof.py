@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -66,7 +67,7 @@ def run_fof(args: Namespace) -> None:
 
     def run_one(run: Run, source: Source) -> None:
         if fof_large.is_piecewise(args, source, mesh, work):
-            _run_piecewise(args, run, source, layout)
+            _run_piecewise(args, run, source, mesh, layout)
         else:
             _run_one(args, run, source, mesh, layout, spheres)
 
@@ -76,20 +77,26 @@ def run_fof(args: Namespace) -> None:
     dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
 
 
-def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None) -> None:
+def _run_piecewise(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
     """Find the groups of a snapshot that does not fit into memory, write the catalogue, print a summary."""
-    part = fof_large.open_pieces(source, layout)
-    rlink = _linking_length(args, part.separation)
-    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-    _warn_of_length(args, rlink, part.separation)
-    with fof_large.find_groups(args, run, part, rlink, cfg) as groups:
+    with io.failing_together(mesh):
+        part = fof_large.open_pieces(source, layout)
+        rlink = _linking_length(args, part.separation)
+        cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+        _warn_of_length(args, rlink, part.separation)
+        if io.is_shared(mesh) and not run.files:
+            raise ValueError("Several processes share temporary files next to the catalogue; give its name with -o.")
+    with fof_large.find_groups(args, run, part, rlink, cfg, mesh) as groups, io.failing_together(mesh):
+        if jax.process_index() != 0:
+            return
+        fof_large.warn_of_particles(part, groups)
         info = _info(args, run, source, part, rlink)
         if run.output is not None:
             _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
         if run.copies:
             numbers = {source.ptype: groups.numbers()}
             write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
-    _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
+        _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
 def _run_one(

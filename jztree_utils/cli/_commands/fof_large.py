@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jztree.config import FofConfig
 
-from ... import large
+from ... import io, large
 from ..._memory import bytes_in_words
 from .._particles.box import check_box, find_outside
 from .._particles.on_disk import OnDisk, on_disk
@@ -29,10 +29,8 @@ _NAMES = ("mass", "vel", "id")
 def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> bool:
     """Return whether to find groups piece by piece: on request, or if the particles do not fit into memory."""
     if args.memory is not None:
-        if mesh.size > 1:
-            raise ValueError(f"--memory uses one device, but there are {mesh.size}; start one process with one device.")
         return True
-    if mesh.size > 1 or any(getattr(args, name) for name in IN_MEMORY):
+    if io.is_shared(mesh) or any(getattr(args, name) for name in IN_MEMORY):
         return False
     need, have = memory_needed(source, mesh, work)
     return have is not None and need > have
@@ -46,7 +44,7 @@ def open_pieces(source: Source, layout: str | None) -> OnDisk:
         return on_disk(snapshot, _NAMES)
 
 
-def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofConfig) -> large.LargeGroups:
+def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofConfig, mesh: Mesh) -> large.LargeGroups:
     """Find the groups, and check the box. The next call with the same options continues an interrupted one."""
     work = stage("find groups piece by piece", part.num)
     with jax.enable_x64(part.wide), warnings.catch_warnings(), work as report:
@@ -59,22 +57,27 @@ def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofC
             cfg,
             memory=args.memory,
             folder=folder_of(run),
+            mesh=mesh,
             quiet=is_quiet(),
             by_id=True,
             check=lambda corners: check_box(corners, part.header),
         )
         report.detail = f"{groups.slabs} slabs"
+    return groups
+
+
+def warn_of_particles(part: OnDisk, groups: large.LargeGroups) -> None:
+    """Warn of particles outside the box, and of masses that differ from the table."""
     part.outside = find_outside(groups.corners, part.header, part.count_outside)
     for sentence in part.differing_masses():
         warn(sentence)
     if part.outside is not None:
         warn(part.outside.sentence)
-    return groups
 
 
 def folder_of(run: Run) -> Path | None:
-    """Return the folder of the temporary files, next to the catalogue; None without a catalogue."""
-    return None if run.output is None else Path(f"{run.output}.pieces")
+    """Return the folder of the temporary files, next to the first output; None without an output."""
+    return Path(f"{run.files[0]}.pieces") if run.files else None
 
 
 def plan(args: Namespace, run: Run, source: Source) -> tuple[list[tuple[str, str]], dict[str, Any]]:

@@ -1,0 +1,78 @@
+"""The devices that share a search, in one process or several. Each does the steps of its shares, with its own files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from .. import io
+from ..progress import progress
+
+
+class Team:
+    """Devices with files in the same folder. Shares of the work are numbered; device ``i`` of ``n`` does every n-th.
+
+    Attributes:
+        devices: All devices.
+        leads: Whether this process does the steps that are not shared.
+    """
+
+    def __init__(self, mesh: Mesh | None = None) -> None:
+        """Form a team of the devices of a mesh, None for a single device of this process."""
+        self._mesh = Mesh(np.array(jax.local_devices()[:1]), ("device",)) if mesh is None else mesh
+        self.devices = list(self._mesh.devices.flat)
+        self.leads = self.devices[0].process_index == jax.process_index()
+
+    @property
+    def own(self) -> list[int]:
+        """The numbers of this process's devices."""
+        return [i for i, device in enumerate(self.devices) if device.process_index == jax.process_index()]
+
+    def together(self) -> AbstractContextManager[None]:
+        """Wait for all processes at the end of the block, and raise on all if one fails."""
+        return io.failing_together(self._mesh)
+
+    def each(
+        self, task: str, total: int, shares: int, work: Callable[[int], Iterator[int]], *, quiet: bool = False
+    ) -> None:
+        """Do the steps of all shares, and report the progress of the first process.
+
+        Args:
+            task: The work in words.
+            total: Number of particles of all shares.
+            shares: Number of shares.
+            work: Does the steps of a share, and yields the number of particles after each.
+            quiet: Whether to report no progress.
+        """
+        ended = threading.Event()
+        is_wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+        def work_of(device: int) -> None:
+            for share in range(device, shares, len(self.devices)):
+                for num in work(share):
+                    advance(num)
+                    if ended.is_set():
+                        return
+
+        def in_thread(device: int) -> None:
+            with jax.default_device(self.devices[device]), jax.enable_x64(is_wide):
+                work_of(device)
+
+        with progress(task, total * len(self.own) // len(self.devices), quiet=quiet) as advance, self.together():
+            if len(self.own) == 1:
+                work_of(self.own[0])
+                return
+            with ThreadPoolExecutor(len(self.own)) as pool:
+                try:
+                    threads = [pool.submit(in_thread, device) for device in self.own]
+                    wait(threads, return_when=FIRST_EXCEPTION)
+                finally:
+                    ended.set()
+            for thread in threads:
+                thread.result()
