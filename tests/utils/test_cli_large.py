@@ -150,6 +150,16 @@ def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: P
         assert (tmp_path / f"pieces{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
+@pytest.mark.parametrize("box", [(), ("--boxsize", "0", "--rlink", "0.05")], ids=["periodic", "open"])
+def test_pictures_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, box: tuple[str, ...]) -> None:
+    pytest.importorskip("matplotlib")
+    for name, options in (("whole", ()), ("pieces", MEMORY)):
+        picture = str(tmp_path / f"{name}.png")
+        arguments = ["fof", str(snapshot), "--npart-min", "3", "--plot", picture, *box, *options]
+        assert cli.main(arguments) == 0
+    assert (tmp_path / "pieces.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
+
+
 def test_particles_without_identifiers_and_velocities(
     tmp_path: Path, write_gadget: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,7 +252,7 @@ def test_full_disk_is_reported_and_the_run_continues(
         (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
         (("--memory", "1kB"), "memory is 0.977 kiB, but"),
         ((*MEMORY, "--properties"), "--properties needs all particles in memory"),
-        ((*MEMORY, "--plot", "halos.png"), "--plot needs all particles in memory"),
+        ((*MEMORY, "--subhaloes"), "--subhaloes needs all particles in memory"),
         ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
     ],
 )

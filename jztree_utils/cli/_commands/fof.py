@@ -96,6 +96,7 @@ def _run_piecewise(args: Namespace, run: Run, source: Source, mesh: Mesh, layout
         if run.copies:
             numbers = {source.ptype: groups.numbers()}
             write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
+        _plot(run, part, part.part.pos, groups.catalogue)
         _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
@@ -198,10 +199,7 @@ def _finish(
         in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
         places = None if subhaloes is None else io.group_of_rows(members.row, np.ones_like(members.row), nums)
         write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout, places)
-    if run.plot is not None:
-        with stage("draw the halos", part.num) as report:
-            _draw(run.plot, pos, cata, part.header)
-            report.detail = str(run.plot)
+    _plot(run, part, pos, cata)
     _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
 
 
@@ -255,16 +253,21 @@ def _warn_of_length(args: Namespace, rlink: float, separation: MeanSeparation | 
         )
 
 
-def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
-    plot.plot_halos(
-        pos,
-        cata,
-        header.boxsize,
-        path,
-        length_unit=io.unit_name(header, "length"),
-        mass_unit=io.unit_name(header, "mass"),
-        title=f"{len(pos):,} particles",
-    )
+def _plot(run: Run, part: Particles, pos: Any, cata: FofCatalogue) -> None:
+    """Draw the picture of a run, if it has one."""
+    if run.plot is None:
+        return
+    with stage("draw the halos", part.num) as report:
+        plot.plot_halos(
+            pos,
+            cata,
+            part.header.boxsize,
+            run.plot,
+            length_unit=io.unit_name(part.header, "length"),
+            mass_unit=io.unit_name(part.header, "mass"),
+            title=f"{part.num:,} particles",
+        )
+        report.detail = run.plot
 
 
 def _summary(

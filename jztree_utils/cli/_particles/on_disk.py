@@ -22,7 +22,8 @@ class StoredColumn:
 
     def __init__(self, snapshot: io.Snapshot, name: str) -> None:
         self._snapshot, self._name = snapshot, name
-        self.ndim = 1 + len(snapshot.layout(name)[1])
+        self.shape = (snapshot.num, *snapshot.layout(name)[1])
+        self.ndim = len(self.shape)
 
     def __len__(self) -> int:
         return self._snapshot.num
