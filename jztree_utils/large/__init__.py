@@ -23,7 +23,7 @@ from jztree.fof import fof_and_catalogue
 
 from .._arrays import box_lengths
 from ._members import Members
-from ._pieces import Pieces
+from ._pieces import Pieces as Pieces
 from ._pieces import pieces_of as pieces_of
 from ._plan import disk_bytes as disk_bytes
 from ._plan import rows_in as rows_in
@@ -162,12 +162,17 @@ def group_pieces(
     boxsize: ArrayLike | None,
     cfg: FofConfig,
     *,
-    memory: float | None,
-    folder: str | Path | None,
+    memory: float | None = None,
+    rows: int | None = None,
+    folder: str | Path | None = None,
     mesh: Mesh | None = None,
     **options: Any,
 ) -> LargeGroups:
-    """Find groups; see `friends_of_friends`. ``options`` are further attributes of `Search`."""
+    """Find groups; see `friends_of_friends`.
+
+    ``rows`` is the number of particles in memory at once, instead of ``memory``. ``options`` are further attributes of
+    `Search`.
+    """
     dtype, (dims,) = pieces.columns["pos"]
     # The errors of a search in memory for invalid arguments.
     fof_and_catalogue(np.empty((0, dims), dtype), rlink, boxsize, cfg)
@@ -178,9 +183,9 @@ def group_pieces(
         """Return the search, and create or open its folders."""
         earlier = earlier_run(place)
         shares = earlier.get("shares") or len(team.devices)
-        rows = earlier.get("memory") if memory is None else None
-        rows = rows or rows_in(memory, pieces, shares=shares, devices=len(team.own))
-        search = Search(pieces, float(rlink), lengths, cfg, rows, place, shares, team, **options)
+        capacity = rows or (earlier.get("memory") if memory is None else None)
+        capacity = capacity or rows_in(memory, pieces, shares=shares, devices=len(team.own))
+        search = Search(pieces, float(rlink), lengths, cfg, capacity, place, shares, team, **options)
         _ = search.steps, search.steps_of
         return search
 

@@ -18,7 +18,7 @@ from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
 from jztree.tree import zsort
 
-from ._pieces import COLUMNS
+from ._pieces import COLUMNS, Reader
 from ._search import Search
 from ._steps import Steps
 from ._sweep import Joined, padded
@@ -41,11 +41,11 @@ class Members:
         self.bucket = np.cumsum(np.diff(bucket, prepend=bucket[:1]) > 0)
         self.sizes = np.bincount(self.bucket, joined.counts, minlength=1).astype(np.int64)
         self._starts = np.cumsum(self.sizes) - self.sizes
-        search.each("read members of groups", search.pieces.num, self._read_share)
+        search.each(3, "read members of groups", search.pieces.num, self._read_share)
         num = int(self.sizes.sum())
         if search.by_id:
             search.step("ids", lambda: {"num": len(self._ids("w+"))})
-        search.each("find properties of groups", num, self._group_share)
+        search.each(4, "find properties of groups", num, self._group_share)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -55,18 +55,21 @@ class Members:
     def _ids(self, mode: Literal["r", "r+", "w+"]) -> np.ndarray:
         return self.search.steps.mapped("ids", mode, self.id_dtype, int(self.sizes.sum()))
 
-    def _read_share(self, share: int) -> Iterator[int]:
+    def _read_share(self, share: int) -> Iterator[tuple[int, str]]:
         """Find the label of each particle of a share, and write the members of each bucket to its file."""
         search = self.search
-        for number, start, stop in search.ranges(share):
-            search.steps_of[share].step(f"labels{number}", self._read, search.steps_of[share], number, start, stop)
+        steps_of_ranges = search.read_ranges("labels", share, self._read)
+        for (number, _, _), progress in zip(search.ranges(share), steps_of_ranges, strict=True):
             for steps in search.steps_of:
                 steps.remove(f"keys{number}")
-            yield stop - start
+            yield progress
 
-    def _read(self, out: Steps, number: int, start: int, stop: int) -> dict[str, Any]:
-        search = self.search
-        label = np.empty(stop - start, search.index)
+    def _read(self, out: Steps, reader: Reader, number: int) -> dict[str, Any]:
+        search, run = self.search, out.result(f"run{number}")
+        columns = {str(name): reader.read(str(name)) for name in run["names"]}
+        reader.check_equal(run)
+        start = number * search.rows
+        label = np.empty(len(columns["pos"]), search.index)
         for steps in search.steps_of:
             both = steps.read(f"keys{number}", search.index).reshape(-1, 2)
             label[both[:, 0] - start] = self.joined.resolve(both[:, 1])
@@ -77,7 +80,7 @@ class Members:
         records = np.empty(len(members), self.record)
         records["group"], records["row"] = group[members], members + start
         for name in self.names:
-            rows = search.pieces.read(name, start, stop)
+            rows = columns.pop(name) if name in columns else reader.read(name)
             if name == "mass" and (rows < 0).any():
                 raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
             records[name] = rows[members]
@@ -87,13 +90,13 @@ class Members:
                 out.append(f"members{bucket_number}", records[first:end])
         return {"label": label}
 
-    def _group_share(self, share: int) -> Iterator[int]:
+    def _group_share(self, share: int) -> Iterator[tuple[int, str]]:
         search = self.search
         for bucket in range(share, len(self.sizes), search.shares):
             search.steps_of[share].step(f"catalogue{bucket}", self._catalogue, search.steps_of[share], bucket)
             for steps in search.steps_of:
                 steps.remove(f"members{bucket}")
-            yield int(self.sizes[bucket])
+            yield int(self.sizes[bucket]), ""
 
     def _catalogue(self, out: Steps, bucket: int) -> dict[str, Any]:
         """Bring the members of a bucket into group order, and compute their catalogue."""

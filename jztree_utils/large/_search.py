@@ -12,9 +12,11 @@ import numpy as np
 
 from jztree.config import FofConfig
 
-from ._pieces import Pieces
+from ._pieces import Pieces, Reader
 from ._steps import Result, Steps
 from ._team import Team
+
+_PASSES = 4  # two over the input, one over sorted particles, and one over members of groups
 
 
 @dataclass
@@ -96,6 +98,27 @@ class Search:
                 self.steps.step(name, compute, *args)
         return self.steps.result(name)
 
+    def read_ranges(
+        self, name: str, share: int, compute: Callable[[Steps, Reader, int], dict[str, Any]]
+    ) -> Iterator[tuple[int, str]]:
+        """Do a step for each range of rows of a share. Yield the number of rows, and the file that follows.
+
+        Args:
+            name: Beginning of the names of the steps, which the number of the range completes.
+            share: The share.
+            compute: Returns the arrays of a step, for the files of the share, the rows, and the number of the range.
+
+        Raises:
+            ValueError: If rows have changed since an earlier run read them.
+        """
+        steps = self.steps_of[share]
+        for number, start, stop in self.ranges(share):
+            reader, is_complete = Reader(self.pieces, start, stop), steps.is_complete(f"{name}{number}")
+            result = steps.step(f"{name}{number}", lambda: compute(steps, reader, number) | reader.state)  # noqa: B023
+            if is_complete:
+                reader.check_unchanged(result)
+            yield stop - start, " and ".join(path.name for path in self.pieces.files(stop, stop + 1))
+
     def ranges(self, share: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number, the first row, and the end of each range of rows that a share reads."""
         for number in range(*self.part(self.num_ranges, share)):
@@ -116,6 +139,6 @@ class Search:
             for number, _, _ in self.ranges(share):
                 yield steps.result(f"{name}{number}")
 
-    def each(self, task: str, total: int, work: Callable[[int], Iterator[int]]) -> None:
-        """Do the steps of all shares; see `Team.each`."""
-        self.team.each(task, total, self.shares, work, quiet=self.quiet)
+    def each(self, number: int, task: str, total: int, work: Callable[[int], Iterator[tuple[int, str]]]) -> None:
+        """Do the steps of all shares in the pass of this number; see `Team.each`."""
+        self.team.each(f"pass {number} of {_PASSES}, {task}", total, self.shares, work, quiet=self.quiet)

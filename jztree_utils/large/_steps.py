@@ -81,15 +81,18 @@ class Steps:
         """Return the arrays of a complete step."""
         return Result(self.folder / f"{name}.npz")
 
+    def is_complete(self, name: str) -> bool:
+        """Return whether the arrays of a step exist."""
+        return (self.folder / f"{name}.npz").exists()
+
     def step(self, name: str, compute: Callable[..., dict[str, Any]], *args: Any) -> Result:
         """Return the arrays of a step by name, which ``compute`` returns for ``args`` unless an earlier run did."""
-        path = self.folder / f"{name}.npz"
-        if not path.exists():
+        if not self.is_complete(name):
             if self._continues:
                 self._cut_files()
             try:
                 arrays = compute(*args) | {_LENGTHS: json.dumps(self._lengths)}
-                with _atomic(path) as temporary, open(temporary, "wb") as file:
+                with _atomic(self.folder / f"{name}.npz") as temporary, open(temporary, "wb") as file:
                     np.savez(file, **arrays)
             except OSError as error:
                 if error.errno == errno.ENOSPC:

@@ -27,6 +27,7 @@ from jztree.data import Pos
 from jztree.fof import group_labels
 from jztree.tree import zsort
 
+from ._pieces import Reader
 from ._search import Search
 from ._steps import Result, Steps
 
@@ -59,7 +60,7 @@ class Runs:
     def __init__(self, search: Search) -> None:
         self.search = search
         self.axis = int(search.step("axis", self._longest_axis)["axis"])
-        search.each("sort particles along an axis", search.pieces.num, self._sort_share)
+        search.each(1, "sort particles along an axis", search.pieces.num, self._sort_share)
         infos = list(search.results("run"))
         corners = np.stack([info["corners"] for info in infos]) if infos else np.zeros((1, 2, search.dims))
         self.lower, self.upper = corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)
@@ -96,23 +97,19 @@ class Runs:
         extents = [np.ptp(_wrapped(pos[:, axis], search.box[axis])) if len(pos) else 0 for axis in range(search.dims)]
         return {"axis": np.argmax(extents)}
 
-    def _sort_share(self, share: int) -> Iterator[int]:
-        steps = self.search.steps_of[share]
-        for number, start, stop in self.search.ranges(share):
-            steps.step(f"run{number}", self._sort, steps, number, start, stop)
-            yield stop - start
+    def _sort_share(self, share: int) -> Iterator[tuple[int, str]]:
+        return self.search.read_ranges("run", share, self._sort)
 
-    def _sort(self, steps: Steps, number: int, start: int, stop: int) -> dict[str, Any]:
-        search = self.search
-        pos = search.pieces.read("pos", start, stop)
+    def _sort(self, steps: Steps, reader: Reader, number: int) -> dict[str, Any]:
+        pos = reader.read("pos")
         along = self.along(pos)
         order = np.argsort(along, kind="stable").astype(np.int32)
         steps.append(f"pos{number}", pos[order])
         steps.append(f"row{number}", order)
-        if search.has_ids:
-            steps.append(f"id{number}", search.pieces.read("id", start, stop)[order])
+        if self.search.has_ids:
+            steps.append(f"id{number}", reader.read("id")[order])
         corners = np.stack([pos.min(axis=0), pos.max(axis=0)])
-        search.check(corners)
+        self.search.check(corners)
         starts = np.arange(0, len(pos), self.block_rows)
         ends = np.minimum(starts + self.block_rows, len(pos)) - 1
         return {"corners": corners, "starts": along[order[starts]], "ends": along[order[ends]]}
@@ -190,7 +187,7 @@ def find_groups(search: Search) -> Joined:
     """Write the key of each particle to files, one per range of rows and share, and return the groups of all keys."""
     runs = Runs(search)
     sweep = _Sweep(search, runs)
-    search.each("find groups in slabs", search.pieces.num, sweep.sweep_share)
+    search.each(2, "find groups in slabs", search.pieces.num, sweep.sweep_share)
     joined = search.step("groups", sweep.join)
     if search.team.leads:
         runs.remove()
@@ -207,15 +204,15 @@ class _Sweep:
     def _blocks(self, share: int) -> tuple[int, int]:
         return self.search.part(len(self.runs.first), share)
 
-    def sweep_share(self, share: int) -> Iterator[int]:
-        """Find the groups of each slab of a share, and yield its number of particles."""
+    def sweep_share(self, share: int) -> Iterator[tuple[int, str]]:
+        """Find the groups of each slab of a share, and yield its number of particles, and no file."""
         steps = self.search.steps_of[share]
         end, stop = self._blocks(share)
         slabs: list[Result] = []
         while end < stop:
             slabs.append(steps.step(f"slab{len(slabs)}", self._find, share, slabs, end))
             end = int(slabs[-1]["end"])
-            yield int(slabs[-1]["num"])
+            yield int(slabs[-1]["num"]), ""
 
     def _slabs(self, share: int) -> list[Result]:
         """Return the results of all slabs of a share."""

@@ -39,7 +39,13 @@ class Team:
         return io.failing_together(self._mesh)
 
     def each(
-        self, task: str, total: int, shares: int, work: Callable[[int], Iterator[int]], *, quiet: bool = False
+        self,
+        task: str,
+        total: int,
+        shares: int,
+        work: Callable[[int], Iterator[tuple[int, str]]],
+        *,
+        quiet: bool = False,
     ) -> None:
         """Do the steps of all shares, and report the progress of the first process.
 
@@ -47,7 +53,7 @@ class Team:
             task: The work in words.
             total: Number of particles of all shares.
             shares: Number of shares.
-            work: Does the steps of a share, and yields the number of particles after each.
+            work: Does the steps of a share. After each, it yields the number of particles, and the file that follows.
             quiet: Whether to report no progress.
         """
         ended = threading.Event()
@@ -55,8 +61,8 @@ class Team:
 
         def work_of(device: int) -> None:
             for share in range(device, shares, len(self.devices)):
-                for num in work(share):
-                    advance(num)
+                for num, file in work(share):
+                    advance(num, file)
                     if ended.is_set():
                         return
 

@@ -123,8 +123,8 @@ def plot_halos(
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
     Args:
-        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected. An object that
-            is no array, but has a length and slices of rows that are arrays, is read slice by slice.
+        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected. Objects that
+            are not arrays, but have a length and slices of rows, are read slice by slice.
         catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
             from `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the
             catalogue has them, otherwise numbers of particles.

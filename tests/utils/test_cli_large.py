@@ -4,12 +4,14 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -182,7 +184,9 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
     planned = capsys.readouterr().out
     assert "does not fit" in planned
     assert "about 6 of at most 580 particles" in planned
+    assert "4: the positions of all particles, their sorted copies" in planned
     assert f"in {tmp_path / 'pieces.hdf5.pieces'}, until the end" in planned
+    assert re.search("about [0-9.]+ s without reading the snapshot", planned)
     assert fof(snapshot, tmp_path / "pieces.hdf5") == 0
     assert "find groups piece by piece" in capsys.readouterr().out
     monkeypatch.undo()
@@ -225,6 +229,39 @@ def test_damaged_file_is_named_and_the_run_continues_with_a_sound_one(
     assert "pos0" not in names  # of the earlier run
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize(("row", "moment"), [(5, "slab2"), (2500, "labels0")])
+def test_changed_file_is_named(
+    snapshot: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    row: int,
+    moment: str,
+) -> None:
+    output, step = tmp_path / "pieces.hdf5", Steps.step
+    file = snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
+
+    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
+        if name == moment:
+            raise ValueError("interrupted")
+        return step(steps, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "step", interrupted)
+        assert fof(snapshot, output, *MEMORY) == 2
+    before = file.stat()
+    with h5py.File(file, "a") as changed:
+        changed["PartType1/Coordinates"][row % 1500] += np.float32(1e-3)
+    capsys.readouterr()
+    assert fof(snapshot, output, *MEMORY) == 2
+    error = capsys.readouterr().err
+    assert f"{file} changed after an earlier step had read it; restore it" in error
+    # The same change, with the size and the time of the earlier file.
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert fof(snapshot, output, *MEMORY) == 2
+    assert f"{file} changed" in capsys.readouterr().err
 
 
 def test_full_disk_is_reported_and_the_run_continues(

@@ -72,7 +72,7 @@ def run_fof(args: Namespace) -> None:
             _run_one(args, run, source, mesh, layout, spheres)
 
     def plan(run: Run, source: Source) -> dry_run.Plan:
-        return fof_large.plan(args, run, source) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
+        return fof_large.plan(args, run, source, mesh) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
 
     dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
 

@@ -1,22 +1,25 @@
 """``jztree fof`` for snapshots that do not fit into memory: the groups are found piece by piece, with files on disk."""
 
 import math
+import time
 import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from jztree.config import FofConfig
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import ParticleData
 
 from ... import io, large
 from ..._memory import bytes_in_words
 from .._particles.box import check_box, find_outside
 from .._particles.on_disk import OnDisk, on_disk
 from .._particles.reading import Source
-from .._report import is_quiet, stage, warn
+from .._report import is_quiet, number, stage, warn
 from .._verbose import print_snapshot
 from .argument_checks import IN_MEMORY
 from .dry_run import Work, memory_needed
@@ -24,6 +27,7 @@ from .outputs import Run
 from .snapshots import open_checked
 
 _NAMES = ("mass", "vel", "id")
+_SAMPLE, _SLABS = 200_000, 4  # number of points for the timing, and the largest number of their slabs
 
 
 def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> bool:
@@ -80,18 +84,36 @@ def folder_of(run: Run) -> Path | None:
     return Path(f"{run.files[0]}.pieces") if run.files else None
 
 
-def plan(args: Namespace, run: Run, source: Source) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Describe the passes over the files and the temporary files, in words and for scripts."""
+def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Describe the passes over the files, the temporary files, and the time, in words and for scripts."""
     (snapshot,) = open_checked(source, None)
     pieces = large.pieces_of(snapshot, on_disk(snapshot, _NAMES).wide)
-    rows, disk = large.rows_in(args.memory, pieces), large.disk_bytes(pieces)
-    slabs = math.ceil(snapshot.num / rows)
+    rows = large.rows_in(args.memory, pieces, shares=mesh.size, devices=len(mesh.local_devices))
+    slabs, disk, seconds = math.ceil(snapshot.num / rows), large.disk_bytes(pieces), _seconds(pieces, rows) / mesh.size
+    passes = "4: the positions of all particles, their sorted copies, the properties of all particles, and the members"
     lines = [
-        ("passes", "2 over the files: the positions of all particles, then the properties of members of groups"),
+        ("passes", f"{passes} of groups"),
         ("slabs", f"about {slabs:,} of at most {rows:,} particles"),
         (
             "disk",
             f"up to {bytes_in_words(disk)} in {folder_of(run) or 'the folder for temporary files'}, until the end",
         ),
+        ("time", f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot"),
     ]
-    return lines, {"slabs": slabs, "bytes_on_disk": disk}
+    return lines, {"slabs": slabs, "bytes_on_disk": disk, "seconds": seconds}
+
+
+def _seconds(pieces: large.Pieces, rows: int) -> float:
+    """Estimate the time for all particles from that of random points in as many slabs, if these are few."""
+    num = min(pieces.num, _SAMPLE)
+    random, (dtype, (dims,)) = np.random.default_rng(1), pieces.columns["pos"]
+    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in pieces.columns.items()}
+    columns |= {"pos": random.random((num, dims)).astype(dtype), "id": np.arange(num)}
+    sample, rlink = large.pieces_of([ParticleData(**columns)]), 0.2 * num ** (-1 / dims)
+    cfg, seconds = FofConfig(catalogue=CatalogueConfig(npart_min=2)), 0.0
+    rows = max(num // min(-(-pieces.num // rows), _SLABS), 1)
+    for _ in range(2):  # the first search compiles
+        start = time.perf_counter()
+        large.group_pieces(sample, rlink, 1.0, cfg, rows=rows, quiet=True, by_id=True).close()
+        seconds = time.perf_counter() - start
+    return seconds * pieces.num / num
