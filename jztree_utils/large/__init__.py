@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -90,6 +91,10 @@ class LargeGroups:
     def ids(self) -> np.ndarray:
         """Return the identifiers of all members, if groups are in their order; without identifiers, the rows."""
         return self._members.ids()
+
+    def together(self) -> AbstractContextManager[None]:
+        """Return a context that waits for all processes at its end, and raises on all if one fails."""
+        return self._members.search.team.together()
 
     def close(self) -> None:
         """Remove the files. `labels` and `members` then raise errors."""
@@ -194,6 +199,8 @@ def group_pieces(
         with team.together():
             if team.leads:
                 search = begun(memory)
+                team.forget_meetings(place)
+        team.folder = place
         with team.together():
             if not team.leads:
                 if not earlier_run(place):

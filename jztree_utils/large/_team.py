@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,6 +16,9 @@ from jax.sharding import Mesh
 from .. import io
 from ..progress import progress
 
+_MEETING = "meeting"  # beginning of the names of files that processes wait for
+_POLL_SECONDS = 0.1
+
 
 class Team:
     """Devices with files in the same folder. Shares of the work are numbered; device ``i`` of ``n`` does every n-th.
@@ -21,6 +26,7 @@ class Team:
     Attributes:
         devices: All devices.
         leads: Whether this process does the steps that are not shared.
+        folder: A folder that all processes share, through which they wait for each other.
     """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
@@ -28,15 +34,43 @@ class Team:
         self._mesh = Mesh(np.array(jax.local_devices()[:1]), ("device",)) if mesh is None else mesh
         self.devices = list(self._mesh.devices.flat)
         self.leads = self.devices[0].process_index == jax.process_index()
+        self.folder: Path | None = None
+        self._meetings = 0
 
     @property
     def own(self) -> list[int]:
         """The numbers of this process's devices."""
         return [i for i, device in enumerate(self.devices) if device.process_index == jax.process_index()]
 
-    def together(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def together(self) -> Iterator[None]:
         """Wait for all processes at the end of the block, and raise on all if one fails."""
-        return io.failing_together(self._mesh)
+        with io.failing_together(self._mesh):
+            try:
+                yield
+            except Exception:
+                self._meet()
+                raise
+            self._meet()
+
+    def _meet(self) -> None:
+        """Wait for all processes without communication, which ends with an error if one is half an hour late."""
+        if self.folder is None or not io.is_shared(self._mesh):
+            return
+        self._meetings += 1
+        markers = [self.folder / f"{_MEETING}{self._meetings}_{process}" for process in self._processes]
+        markers[self._processes.index(jax.process_index())].touch()
+        while not all(marker.exists() for marker in markers):
+            time.sleep(_POLL_SECONDS)
+
+    def forget_meetings(self, folder: Path) -> None:
+        """Remove the files of an earlier run by which processes waited for each other."""
+        for marker in folder.glob(f"{_MEETING}*"):
+            marker.unlink()
+
+    @property
+    def _processes(self) -> list[int]:
+        return sorted({device.process_index for device in self.devices})
 
     def each(
         self,

@@ -86,7 +86,7 @@ def _run_piecewise(args: Namespace, run: Run, source: Source, mesh: Mesh, layout
         _warn_of_length(args, rlink, part.separation)
         if io.is_shared(mesh) and not run.files:
             raise ValueError("Several processes share temporary files next to the catalogue; give its name with -o.")
-    with fof_large.find_groups(args, run, part, rlink, cfg, mesh) as groups, io.failing_together(mesh):
+    with fof_large.find_groups(args, run, part, rlink, cfg, mesh) as groups, groups.together():
         if jax.process_index() != 0:
             return
         fof_large.warn_of_particles(part, groups)
