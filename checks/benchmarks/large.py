@@ -33,8 +33,7 @@ _OF_LIMIT = 0.7  # share of the limit that --memory names; threads and compilers
 _LIMITED = """
 import resource, sys
 from jztree_utils import cli
-if {limit} is not None:
-    resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))
+resource.setrlimit(resource.RLIMIT_DATA, ({limit}, resource.RLIM_INFINITY))
 sys.exit(cli.main())
 """
 
@@ -89,7 +88,7 @@ def run(
     command = [
         sys.executable,
         "-c",
-        _LIMITED.format(limit=limit),
+        _LIMITED.format(limit=limit or -1),
         "fof",
         str(snapshot),
         "-o",
