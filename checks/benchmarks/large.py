@@ -1,6 +1,6 @@
 """Groups of a snapshot larger than memory: CPU seconds, peak of memory and disk, and equality with a search in memory.
 
-    python checks/benchmarks/large.py [--particles 2e8] [--files 32] [--limit 2GB] [--kills 10] [--folder FOLDER]
+    python checks/benchmarks/large.py [--particles 2e8] [--files 32] [--limit 2e9] [--kills 10] [--folder FOLDER]
         [--output results.jsonl]
 
 The limit holds for the data of the process (RLIMIT_DATA), so an allocation beyond it fails.
@@ -24,8 +24,6 @@ from typing import Any
 import h5py
 import numpy as np
 from timing import machine
-
-from jztree_utils.cli._commands.flag_values import size
 
 _IN_HALOES = 0.6
 _OF_LIMIT = 0.7  # share of the limit that --memory names; threads and compilers reserve the rest
@@ -175,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--particles", type=float, default=2e8)
     parser.add_argument("--files", type=int, default=32)
-    parser.add_argument("--limit", type=size, default=2e9)
+    parser.add_argument("--limit", type=float, default=2e9, help="bytes")
     parser.add_argument("--kills", type=int, default=-1, help="compare with a search in memory, and kill so many times")
     parser.add_argument("--folder", type=Path, help="the snapshot and the catalogues (default: a temporary folder)")
     parser.add_argument("--output", type=Path, help="a file of records, to which a line is appended")

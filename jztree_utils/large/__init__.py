@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,10 @@ from ._queries import Neighbours, count_within, nearest
 from ._search import Search
 from ._steps import earlier_run
 from ._sweep import find_groups
+from ._sweep import padded as padded
 from ._team import Team
+from ._windows import Compute, Windows
+from ._windows import Window as Window
 
 __all__ = ["LargeGroups", "Neighbours", "count_within", "friends_of_friends", "nearest"]
 
@@ -91,6 +94,18 @@ class LargeGroups:
     def ids(self) -> np.ndarray:
         """Return the identifiers of all members, if groups are in their order; without identifiers, the rows."""
         return self._members.ids()
+
+    def near_groups(self, compute: Compute, others: Sequence[Pieces] = ()) -> dict[str, np.ndarray]:
+        """Return columns of all groups that depend on particles around them. The search must keep the particles.
+
+        Args:
+            compute: See `Windows.results`.
+            others: The particles of other types. Then `corners` includes them.
+        """
+        windows = Windows(self._members, others)
+        corners = np.stack(windows.corners)
+        self.corners = np.stack([corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)])
+        return windows.results(compute)
 
     def together(self) -> AbstractContextManager[None]:
         """Return a context that waits for all processes at its end, and raises on all if one fails."""
@@ -189,7 +204,7 @@ def group_pieces(
         earlier = earlier_run(place)
         shares = earlier.get("shares") or len(team.devices)
         capacity = rows or (earlier.get("memory") if memory is None else None)
-        capacity = capacity or rows_in(memory, pieces, shares=shares, devices=len(team.own))
+        capacity = capacity or rows_in(memory, pieces, devices=len(team.own))
         search = Search(pieces, float(rlink), lengths, cfg, capacity, place, shares, team, **options)
         _ = search.steps, search.steps_of
         return search

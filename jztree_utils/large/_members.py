@@ -21,7 +21,7 @@ from jztree.tree import zsort
 from ._pieces import COLUMNS, Reader
 from ._search import Search
 from ._steps import Steps
-from ._sweep import Joined, padded
+from ._sweep import Joined, along_axis, ends_of_blocks, padded
 
 _BUCKET = 4  # a bucket holds this many times fewer particles than a slab, because they have more properties
 
@@ -77,18 +77,29 @@ class Members:
         members = np.flatnonzero(group >= 0)
         bucket = self.bucket[group[members]]
         members = members[np.argsort(bucket, kind="stable")]
-        records = np.empty(len(members), self.record)
-        records["group"], records["row"] = group[members], members + start
+        kept, ends_of_kept = self._along_axis(columns["pos"]) if search.keep else (members, {})
+        selected = np.concatenate([members, kept]) if search.keep else members
+        records = np.empty(len(selected), self.record)
+        records["group"], records["row"] = group[selected], selected + start
+        records["group"][records["group"] < 0] = len(self.joined.counts)
         for name in self.names:
             rows = columns.pop(name) if name in columns else reader.read(name)
             if name == "mass" and (rows < 0).any():
                 raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
-            records[name] = rows[members]
+            records[name] = rows[selected]
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if first < end:
                 out.append(f"members{bucket_number}", records[first:end])
-        return {"label": label}
+        if search.keep:
+            out.append(f"along{number}", records[len(members) :])
+        return {"label": label, **ends_of_kept}
+
+    def _along_axis(self, pos: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the order of particles along the axis, and the ends of its blocks."""
+        along = along_axis(pos, self.joined.axis, self.search.box[self.joined.axis])
+        order = np.argsort(along, kind="stable")
+        return order, ends_of_blocks(along[order], self.search.block_rows)
 
     def _group_share(self, share: int) -> Iterator[tuple[int, str]]:
         search = self.search

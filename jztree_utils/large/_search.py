@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ._pieces import Pieces, Reader
 from ._steps import Result, Steps
 from ._team import Team
 
-_PASSES = 4  # two over the input, one over sorted particles, and one over members of groups
+_BLOCKS = 256  # blocks of a run, the smallest parts that slabs divide
 
 
 @dataclass
@@ -28,13 +28,14 @@ class Search:
         rlink: The linking length.
         box: ``(d,)`` periodic lengths, 0 where open.
         cfg: Options of the catalogue.
-        rows: Number of particles that a device holds in memory at once.
+        capacity: Number of particles that a device can hold in memory at once.
         folder: Folder of the results of each step.
         shares: Number of parts of the work. Each has its own files.
         team: The devices.
         quiet: Whether to report no progress.
         by_id: Whether groups of equal size and the particles of each group are in the order of identifiers (of rows, if
             there are none) instead of the z-order.
+        keep: Whether to keep all particles in files that are sorted along the axis.
         check: Called with the corners ``(2, d)`` of the bounding box of each run; it may raise an error.
     """
 
@@ -42,12 +43,13 @@ class Search:
     rlink: float
     box: np.ndarray
     cfg: FofConfig
-    rows: int
+    capacity: int
     folder: Path
     shares: int = 1
     team: Team = field(default_factory=Team)
     quiet: bool = False
     by_id: bool = False
+    keep: bool = False
     check: Callable[[np.ndarray], None] = lambda _: None
 
     @cached_property
@@ -57,8 +59,8 @@ class Search:
             "input": self.pieces.about,
             "linking length": self.rlink,
             "box": self.box.tolist(),
-            "options": [str(self.cfg), self.by_id],
-            "memory": self.rows,
+            "options": [str(self.cfg), self.by_id, self.keep],
+            "memory": self.capacity,
             "shares": self.shares,
         }
         return Steps(self.folder, about)
@@ -124,6 +126,24 @@ class Search:
         for number in range(*self.part(self.num_ranges, share)):
             yield number, number * self.rows, min((number + 1) * self.rows, self.pieces.num)
 
+    def of_other_type(self, pieces: Pieces, name: str) -> Search:
+        """Return the steps that read other particles, in a folder of this name."""
+        search = replace(self, pieces=pieces, folder=self.folder / name)
+        with self.team.together():
+            if self.team.leads:
+                _ = search.steps, search.steps_of
+        return search
+
+    @property
+    def rows(self) -> int:
+        """Number of particles that a device holds in memory at once."""
+        return min(self.capacity, max(-(-self.pieces.num // self.shares), 1))
+
+    @property
+    def block_rows(self) -> int:
+        """Number of rows of a block."""
+        return -(-self.rows // _BLOCKS)
+
     @property
     def num_ranges(self) -> int:
         """Number of ranges of rows that are read together."""
@@ -141,4 +161,4 @@ class Search:
 
     def each(self, number: int, task: str, total: int, work: Callable[[int], Iterator[tuple[int, str]]]) -> None:
         """Do the steps of all shares in the pass of this number; see `Team.each`."""
-        self.team.each(f"pass {number} of {_PASSES}, {task}", total, self.shares, work, quiet=self.quiet)
+        self.team.each(f"pass {number} of {5 if self.keep else 4}, {task}", total, self.shares, work, quiet=self.quiet)

@@ -31,7 +31,6 @@ from ._pieces import Reader
 from ._search import Search
 from ._steps import Result, Steps
 
-_BLOCKS = 256  # blocks of a run, the smallest parts that slabs divide
 _SAMPLES, _SAMPLE = 64, 16  # slices of the sample that chooses the axis, and rows of each
 _TOO_LONG = (
     "The linking length {rlink:g} is so long that {surface:,} particles are within it of the next ones, but memory "
@@ -80,14 +79,9 @@ class Runs:
         """The length of the box along the axis, 0 if open."""
         return float(self.search.box[self.axis])
 
-    @property
-    def block_rows(self) -> int:
-        """Number of rows of a block."""
-        return -(-self.search.rows // _BLOCKS)
-
     def along(self, pos: np.ndarray) -> np.ndarray:
         """Return wrapped coordinates along the axis, float64."""
-        return _wrapped(pos[:, self.axis].astype(np.float64), self.period)
+        return along_axis(pos, self.axis, self.period)
 
     def _longest_axis(self) -> dict[str, Any]:
         search = self.search
@@ -110,16 +104,14 @@ class Runs:
             steps.append(f"id{number}", reader.read("id")[order])
         corners = np.stack([pos.min(axis=0), pos.max(axis=0)])
         self.search.check(corners)
-        starts = np.arange(0, len(pos), self.block_rows)
-        ends = np.minimum(starts + self.block_rows, len(pos)) - 1
-        return {"corners": corners, "starts": along[order[starts]], "ends": along[order[ends]]}
+        return {"corners": corners, **ends_of_blocks(along[order], self.search.block_rows)}
 
     def read(self, blocks: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return positions, rows, and identifiers (without these, rows) of the particles in blocks of `first`."""
         search, positions, rows, ids = self.search, [], [], []
         for run in np.unique(self._run[blocks]):
             blocks_of_run = self._block[blocks][self._run[blocks] == run]
-            start, stop = blocks_of_run[0] * self.block_rows, (blocks_of_run[-1] + 1) * self.block_rows
+            start, stop = blocks_of_run[0] * search.block_rows, (blocks_of_run[-1] + 1) * search.block_rows
             stop = min(stop, min((run + 1) * search.rows, search.pieces.num) - run * search.rows)
             steps = self._steps[run]
             flat = steps.read(f"pos{run}", search.dtype, start * search.dims, stop * search.dims)
@@ -136,6 +128,17 @@ class Runs:
                 steps.remove(f"{name}{run}")
 
 
+def along_axis(pos: np.ndarray, axis: int, period: float) -> np.ndarray:
+    """Return wrapped coordinates along an axis, float64."""
+    return _wrapped(pos[:, axis].astype(np.float64), period)
+
+
+def ends_of_blocks(along: np.ndarray, block_rows: int) -> dict[str, np.ndarray]:
+    """Return the first and the last of the ascending coordinates of each block."""
+    starts = np.arange(0, len(along), block_rows)
+    return {"starts": along[starts], "ends": along[np.minimum(starts + block_rows, len(along)) - 1]}
+
+
 def _wrapped(coordinates: np.ndarray, period: float) -> np.ndarray:
     return coordinates - period * np.floor(coordinates / period) if period > 0 else coordinates
 
@@ -150,6 +153,7 @@ class Joined:
         counts: ``(g,)`` numbers of particles.
         lower, upper: Corners of the bounding box of all particles.
         slabs: Number of slabs.
+        axis: The axis along which the slabs are consecutive.
     """
 
     pairs: np.ndarray
@@ -158,6 +162,7 @@ class Joined:
     lower: np.ndarray
     upper: np.ndarray
     slabs: int
+    axis: int
 
     @cached_property
     def _by_label(self) -> np.ndarray:
@@ -192,7 +197,7 @@ def find_groups(search: Search) -> Joined:
     if search.team.leads:
         runs.remove()
     pairs, labels, counts = (joined[name] for name in ("pairs", "labels", "counts"))
-    return Joined(pairs, labels, counts, runs.lower, runs.upper, int(joined["slabs"]))
+    return Joined(pairs, labels, counts, runs.lower, runs.upper, int(joined["slabs"]), runs.axis)
 
 
 class _Sweep:
@@ -277,9 +282,9 @@ class _Sweep:
         surface = slabs[-1]["surface"] if slabs else np.empty((0, search.dims), search.dtype)
         surface_keys = slabs[-1]["surface_keys"] if slabs else np.empty(0, search.index)
         held = len(surface)
-        if held + runs.block_rows > search.rows:
+        if held + search.block_rows > search.rows:
             raise ValueError(_TOO_LONG.format(rlink=search.rlink, surface=held, rows=search.rows))
-        end = min(begin + (search.rows - held) // runs.block_rows, self._blocks(share)[1])
+        end = min(begin + (search.rows - held) // search.block_rows, self._blocks(share)[1])
         pos, rows, ids = runs.read(slice(begin, end))
         is_last = end == len(runs.first)
         pos = np.concatenate([surface, pos])

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from processes import Ended, free_port, run_commands
+from utils.test_cli_devices import check_equal
 
 from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
@@ -152,6 +153,50 @@ def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: P
         assert (tmp_path / f"pieces{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a snapshot of dark matter in clumps and filaments, and of gas."""
+    path, random = tmp_path_factory.mktemp("types") / "snap_001.hdf5", np.random.default_rng(8)
+    sizes, masses = {0: 1500, 1: 4000}, {0: 0.0, 1: 1.5}
+    centres = random.random((60, 3))
+    with h5py.File(path, "w") as file:
+        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
+        table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
+        header = {"BoxSize": 50.0, "Redshift": 1.0, "Time": 0.5, "NumFilesPerSnapshot": 1, "MassTable": table}
+        header |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "Omega0": 0.3, "OmegaLambda": 0.7}
+        header |= {"HubbleParam": 0.7, "UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43}
+        file.create_group("Header").attrs.update(header | {"UnitVelocity_in_cm_per_s": 1e5})
+        for ptype, num in sizes.items():
+            clumps = centres[random.integers(60, size=num)] + random.normal(0, 0.006, (num, 3))
+            pos = np.where(random.random((num, 1)) < 0.7, clumps, random.random((num, 3)))
+            group = file.create_group(f"PartType{ptype}")
+            group["Coordinates"] = (50 * pos % 50).astype(np.float32)
+            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
+            group["ParticleIDs"] = random.permutation(num).astype(np.uint64) + 10000 * ptype
+        file["PartType0/Masses"] = random.random(sizes[0], np.float32)
+    return path
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--properties", "--npart-min", "5000"), id="no groups"),
+        pytest.param(("--properties", "--boxsize", "0", "--rlink", "0.5"), id="open box"),
+        pytest.param(("--centre", "mass", "--overdensity", "50m", "--matter", "1"), id="centres of mass"),
+        pytest.param(("--properties",), id="lowest potential"),
+    ],
+)
+def test_properties_equal_those_in_memory_up_to_rounding(
+    two_types: Path, tmp_path: Path, use_devices: Callable[[int], None], options: tuple[str, ...], count: int
+) -> None:
+    command = ["fof", str(two_types), *([] if "--npart-min" in options else ["--npart-min", "5"]), *options]
+    assert cli.main([*command, "-o", str(tmp_path / "whole.hdf5")]) == 0
+    use_devices(count)
+    assert cli.main([*command, "-o", str(tmp_path / "pieces.hdf5"), "--memory", f"{1.4 * count}MB"]) == 0
+    check_equal(tmp_path / "pieces.hdf5", tmp_path / "whole.hdf5")
+
+
 @pytest.mark.parametrize("box", [(), ("--boxsize", "0", "--rlink", "0.05")], ids=["periodic", "open"])
 def test_pictures_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, box: tuple[str, ...]) -> None:
     pytest.importorskip("matplotlib")
@@ -184,7 +229,7 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
     planned = capsys.readouterr().out
     assert "does not fit" in planned
     assert "about 6 of at most 580 particles" in planned
-    assert "4: the positions of all particles, their sorted copies" in planned
+    assert "4: positions of all particles, their sorted copies" in planned
     assert f"in {tmp_path / 'pieces.hdf5.pieces'}, until the end" in planned
     assert re.search("about [0-9.]+ s without reading the snapshot", planned)
     assert fof(snapshot, tmp_path / "pieces.hdf5") == 0
@@ -288,7 +333,7 @@ def test_full_disk_is_reported_and_the_run_continues(
     [
         (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
         (("--memory", "1kB"), "memory is 0.977 kiB, but"),
-        ((*MEMORY, "--properties"), "--properties needs all particles in memory"),
+        ((*MEMORY, "--attach", "0"), "--attach needs all particles in memory"),
         ((*MEMORY, "--subhaloes"), "--subhaloes needs all particles in memory"),
         ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
     ],

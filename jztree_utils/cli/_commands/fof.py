@@ -67,7 +67,7 @@ def run_fof(args: Namespace) -> None:
 
     def run_one(run: Run, source: Source) -> None:
         if fof_large.is_piecewise(args, source, mesh, work):
-            _run_piecewise(args, run, source, mesh, layout)
+            _run_piecewise(args, run, source, mesh, layout, spheres)
         else:
             _run_one(args, run, source, mesh, layout, spheres)
 
@@ -77,27 +77,53 @@ def run_fof(args: Namespace) -> None:
     dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
 
 
-def _run_piecewise(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
+def _run_piecewise(
+    args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None, spheres: tuple[str, ...]
+) -> None:
     """Find the groups of a snapshot that does not fit into memory, write the catalogue, print a summary."""
     with io.failing_together(mesh):
-        part = fof_large.open_pieces(source, layout)
-        rlink = _linking_length(args, part.separation)
-        cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-        _warn_of_length(args, rlink, part.separation)
         if io.is_shared(mesh) and not run.files:
             raise ValueError("Several processes share temporary files next to the catalogue; give its name with -o.")
-    with fof_large.find_groups(args, run, part, rlink, cfg, mesh) as groups, groups.together():
-        if jax.process_index() != 0:
-            return
-        fof_large.warn_of_particles(part, groups)
-        info = _info(args, run, source, part, rlink)
-        if run.output is not None:
-            _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
-        if run.copies:
-            numbers = {source.ptype: groups.numbers()}
-            write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
-        _plot(run, part, part.part.pos, groups.catalogue)
-        _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
+        part = fof_large.open_pieces(source, layout, bool(spheres))
+        rlink = _linking_length(args, part.separation)
+        options, left_out = _group_options(args, part, rlink, spheres)
+        _warn_of_length(args, rlink, part.separation)
+    with fof_large.find_groups(args, run, part, rlink, options, mesh) as groups:
+        columns = fof_large.find_properties(part, groups, options)
+        with groups.together():
+            if jax.process_index() != 0:
+                return
+            fof_large.warn_of_particles(part, groups)
+            cata = groups.catalogue
+            if options.neighbours:
+                columns |= shapes(cata, columns)
+            extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
+            info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
+            if run.output is not None:
+                _write(args, run.output, cata, None if args.no_ids else groups.ids(), info, extra=extra)
+            if run.copies:
+                numbers = {source.ptype: groups.numbers()}
+                write_copies(run, part.snapshot, numbers, int(cata.ngroups), info, args.layout)
+            _plot(run, part, part.part.pos, cata)
+            _report(args, run, part, cata, info, options, extra, None, left_out)
+
+
+def _group_options(
+    args: Namespace, part: Particles, rlink: float, spheres: tuple[str, ...]
+) -> tuple[GroupOptions, str]:
+    """Return the options of the properties of groups, and the properties that the snapshot lacks data for, in words."""
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+    within = args.attach_within if args.attach_within < math.inf else None
+    options, left_out = GroupOptions(cfg=cfg, attach_within=within), ""
+    if spheres:
+        options = with_all_properties(options, part, spheres, args.centre, rlink)
+        if left_out := missing_in_words(options, part, spheres):
+            left_out += what_to_give(part.header)
+    if args.subhaloes:
+        softening = SOFTENING * rlink if args.softening is None else args.softening
+        candidates = args.candidates.replace("-", "_")
+        options = replace(options, subhaloes=subhalo_options(part, softening, args.min_bound, candidates))
+    return options, left_out
 
 
 def _run_one(
@@ -107,18 +133,7 @@ def _run_one(
     separation = part.separation
     with io.failing_together(mesh):
         rlink = _linking_length(args, separation)
-        cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-        within = args.attach_within if args.attach_within < math.inf else None
-        options, left_out = GroupOptions(cfg=cfg, attach_within=within), ""
-        if spheres:
-            options = with_all_properties(options, part, spheres, args.centre, rlink)
-            if left_out := missing_in_words(options, part, spheres):
-                left_out += what_to_give(part.header)
-        if args.subhaloes:
-            softening = SOFTENING * rlink if args.softening is None else args.softening
-            options = replace(
-                options, subhaloes=subhalo_options(part, softening, args.min_bound, args.candidates.replace("-", "_"))
-            )
+        options, left_out = _group_options(args, part, rlink, spheres)
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
@@ -126,8 +141,6 @@ def _run_one(
         if result is not None:
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
             _finish(args, run, part, pos, result, info, options, left_out)
-            if left_out:
-                say(f"\n  left out: {left_out}.")
 
 
 def _info(
@@ -225,6 +238,8 @@ def _report(
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
+    if left_out:
+        say(f"\n  left out: {left_out}.")
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:

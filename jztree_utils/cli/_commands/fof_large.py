@@ -17,11 +17,13 @@ from jztree.data import ParticleData
 from ... import io, large
 from ..._memory import bytes_in_words
 from .._particles.box import check_box, find_outside
+from .._particles.group_properties import GroupOptions
+from .._particles.group_windows import WindowProperties
 from .._particles.on_disk import OnDisk, on_disk
-from .._particles.reading import Source
+from .._particles.reading import Source, open_matter
 from .._report import is_quiet, number, stage, warn
 from .._verbose import print_snapshot
-from .argument_checks import IN_MEMORY
+from .argument_checks import IN_MEMORY, with_properties
 from .dry_run import Work, memory_needed
 from .outputs import Run
 from .snapshots import open_checked
@@ -40,15 +42,17 @@ def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> boo
     return have is not None and need > have
 
 
-def open_pieces(source: Source, layout: str | None) -> OnDisk:
-    """Open the snapshot without reading particles."""
+def open_pieces(source: Source, layout: str | None, spheres: bool) -> OnDisk:
+    """Open the snapshot without reading particles; with ``spheres``, also the matter that counts in spheres."""
     with stage("open the snapshot"):
-        (snapshot,) = open_checked(source, layout)
-        print_snapshot([snapshot])
-        return on_disk(snapshot, _NAMES)
+        (snapshot,) = snapshots = open_checked(source, layout)
+        print_snapshot(snapshots)
+        return on_disk(snapshot, _NAMES, open_matter(source, snapshots) if spheres else None)
 
 
-def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofConfig, mesh: Mesh) -> large.LargeGroups:
+def find_groups(
+    args: Namespace, run: Run, part: OnDisk, rlink: float, options: GroupOptions, mesh: Mesh
+) -> large.LargeGroups:
     """Find the groups, and check the box. The next call with the same options continues an interrupted one."""
     work = stage("find groups piece by piece", part.num)
     with jax.enable_x64(part.wide), warnings.catch_warnings(), work as report:
@@ -58,16 +62,29 @@ def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofC
             large.pieces_of(part.snapshot, part.wide),
             rlink,
             part.header.boxsize or None,
-            cfg,
+            options.cfg,
             memory=args.memory,
             folder=folder_of(run),
             mesh=mesh,
             quiet=is_quiet(),
             by_id=True,
+            keep=options.neighbours > 0,
             check=lambda corners: check_box(corners, part.header),
         )
         report.detail = f"{groups.slabs} slabs"
     return groups
+
+
+def find_properties(part: OnDisk, groups: large.LargeGroups, options: GroupOptions) -> dict[str, np.ndarray]:
+    """Find the properties of groups that depend on the particles around them."""
+    if not options.neighbours:
+        return {}
+    others = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
+    shared = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in others)]
+    properties = WindowProperties(options, part.header.boxsize, groups.corners, shared, part.wide)
+    with stage("find properties", part.num), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
+        return groups.near_groups(properties, others)
 
 
 def warn_of_particles(part: OnDisk, groups: large.LargeGroups) -> None:
@@ -86,19 +103,22 @@ def folder_of(run: Run) -> Path | None:
 
 def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """Describe the passes over the files, the temporary files, and the time, in words and for scripts."""
-    (snapshot,) = open_checked(source, None)
-    pieces = large.pieces_of(snapshot, on_disk(snapshot, _NAMES).wide)
-    rows = large.rows_in(args.memory, pieces, shares=mesh.size, devices=len(mesh.local_devices))
-    slabs, disk, seconds = math.ceil(snapshot.num / rows), large.disk_bytes(pieces), _seconds(pieces, rows) / mesh.size
-    passes = "4: the positions of all particles, their sorted copies, the properties of all particles, and the members"
+    (snapshot,) = snapshots = open_checked(source, None)
+    part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
+    pieces, *others = (large.pieces_of(one, part.wide) for one in (snapshot, *part.matter))
+    rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
+    rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
+    disk = large.disk_bytes(pieces, [pieces, *others] if with_properties(args) else [])
+    slabs, seconds = math.ceil(snapshot.num / rows), _seconds(pieces, rows) / mesh.size
+    passes = "positions of all particles, their sorted copies, properties of all particles, members of groups"
     lines = [
-        ("passes", f"{passes} of groups"),
+        ("passes", f"5: {passes}, surroundings of groups" if with_properties(args) else f"4: {passes}"),
         ("slabs", f"about {slabs:,} of at most {rows:,} particles"),
         (
             "disk",
             f"up to {bytes_in_words(disk)} in {folder_of(run) or 'the folder for temporary files'}, until the end",
         ),
-        ("time", f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot"),
+        ("time", f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot and --properties"),
     ]
     return lines, {"slabs": slabs, "bytes_on_disk": disk, "seconds": seconds}
 
