@@ -35,6 +35,7 @@ from ._sweep import find_groups
 from ._sweep import padded as padded
 from ._team import Team
 from ._windows import Compute, Windows
+from ._windows import NearGroups as NearGroups
 from ._windows import Window as Window
 
 __all__ = ["LargeGroups", "Neighbours", "count_within", "friends_of_friends", "nearest"]
@@ -95,11 +96,19 @@ class LargeGroups:
         """Return the identifiers of all members, if groups are in their order; without identifiers, the rows."""
         return self._members.ids()
 
-    def near_groups(self, compute: Compute, others: Sequence[Pieces] = ()) -> dict[str, np.ndarray]:
-        """Return columns of all groups that depend on particles around them. The search must keep the particles.
+    def rows(self) -> np.ndarray:
+        """Return the rows of all members in the new order of `near_groups`."""
+        return self._members.rows()
+
+    def near_groups(
+        self, compute: Compute, others: Sequence[Pieces] = ()
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return columns and lists of all groups that depend on particles around them; see `Windows.results`.
+
+        The search must keep the particles.
 
         Args:
-            compute: See `Windows.results`.
+            compute: Returns the results for a window.
             others: The particles of other types. Then `corners` includes them.
         """
         windows = Windows(self._members, others)

@@ -45,12 +45,28 @@ class Members:
         num = int(self.sizes.sum())
         if search.by_id:
             search.step("ids", lambda: {"num": len(self._ids("w+"))})
+        if search.keep:
+            search.step("rows", lambda: {"num": len(self.rows("w+"))})
         search.each(4, "find properties of groups", num, self._group_share)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """The dtype of identifiers."""
         return self.record["id"] if self.search.has_ids else np.dtype(np.int64)
+
+    def reorder(self, members: np.ndarray) -> None:
+        """Replace the identifiers and rows of members in group order by those of records, group after group."""
+        group = members["group"]
+        ends, counts = np.cumsum(self.joined.counts), self.joined.counts
+        begins = np.flatnonzero(np.diff(group, prepend=-1))
+        place = np.arange(len(group)) - np.repeat(begins, np.diff(np.append(begins, len(group))))
+        place += (ends - counts)[group]
+        self._ids("r+")[place] = members["id" if self.search.has_ids else "row"]
+        self.rows("r+")[place] = members["row"]
+
+    def rows(self, mode: Literal["r", "r+", "w+"] = "r") -> np.ndarray:
+        """Return the rows of all members in the order of `reorder`, mapped from a file."""
+        return self.search.steps.mapped("rows", mode, self.search.index, int(self.sizes.sum()))
 
     def _ids(self, mode: Literal["r", "r+", "w+"]) -> np.ndarray:
         return self.search.steps.mapped("ids", mode, self.id_dtype, int(self.sizes.sum()))

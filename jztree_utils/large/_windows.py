@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ._sweep import along_axis, ends_of_blocks
 
 _PART = 4  # a window holds this many times fewer particles than a slab, because its searches need more memory
 _MARGIN = 5.0  # linking lengths around groups
-_COLUMN = "column "  # beginning of the names of columns in the results of steps
+_COLUMN, _LIST = "column ", "list "  # beginnings of the names of columns in the results of steps
 _TOO_DENSE = (
     "A group needs {rows:,} particles in and around it, but memory holds only {capacity:,} for such searches; give "
     "more memory."
@@ -46,7 +46,24 @@ class Window:
     num_groups: int
 
 
-Compute = Callable[[Window], tuple[dict[str, np.ndarray], np.ndarray]]
+class NearGroups(NamedTuple):
+    """Results for the groups of a window.
+
+    Attributes:
+        reach: ``(g,)``, the largest distance from the centre of mass of particles that determine the results of each
+            group; infinite if unknown.
+        columns: ``(g, ...)`` columns by name.
+        lists: Columns of rows that belong to groups, by name; ``group`` is the group of each row.
+        members: Records of the members of groups in a new order, group after group; None keeps the order.
+    """
+
+    reach: np.ndarray
+    columns: dict[str, np.ndarray] = {}  # noqa: RUF012
+    lists: dict[str, np.ndarray] = {}  # noqa: RUF012
+    members: np.ndarray | None = None
+
+
+Compute = Callable[[Window], NearGroups]
 
 
 class _Sorted:
@@ -172,13 +189,8 @@ class Windows:
         self._centre = along_axis(np.asarray(cata.com_pos, np.float64), self._axis, period)
         self._extent = np.asarray(cata.max_radius, np.float64) * (1 + 1e-5)
 
-    def results(self, compute: Compute) -> dict[str, np.ndarray]:
-        """Return the columns of all groups.
-
-        Args:
-            compute: Returns, for a window, the columns with a row for each of its groups, and ``(g,)``, the largest
-                distance from the centre of mass of particles that determine them; infinite if unknown.
-        """
+    def results(self, compute: Compute) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the columns of all groups, and the lists in the order of the groups, from the results of windows."""
         search, todo, number = self._search, np.arange(len(self._centre)), 0
         margin, results = _MARGIN * search.rlink, list[Result]()
         while len(todo) or not number:
@@ -195,14 +207,13 @@ class Windows:
             todo = np.sort(np.concatenate([result["failed"] for result in done]))
             margin, number = 2 * margin, number + 1
         columns = {}
-        results = [result for result in results if any(name.startswith(_COLUMN) for name in result)]
-        for name in (name for name in results[0] if name.startswith(_COLUMN)):
-            first = results[0][name]
-            column = np.zeros((len(self._centre), *first.shape[1:]), first.dtype)
-            for result in results:
-                column[result["group"]] = result[name]
-            columns[name.removeprefix(_COLUMN)] = column
-        return columns
+        for name, values in _joined(results, _COLUMN).items():
+            column = np.zeros((len(self._centre), *values.shape[1:]), values.dtype)
+            column[np.concatenate([result["group"] for result in results if f"{_COLUMN}{name}" in result])] = values
+            columns[name] = column
+        lists = _joined(results, _LIST)
+        order = np.argsort(lists["group"], kind="stable") if lists else slice(None)
+        return columns, {name: values[order] for name, values in lists.items()}
 
     def _plan(self, todo: np.ndarray, margin: float) -> Iterator[tuple[np.ndarray, float, float]]:
         """Yield the groups and the interval of each window."""
@@ -235,8 +246,21 @@ class Windows:
         counts = np.append(self._members.joined.counts, 0)
         present = np.bincount(records["group"], minlength=len(counts))
         records["group"] = np.where(present == counts, np.arange(len(counts)), len(counts) - 1)[records["group"]]
-        columns, reach = compute(Window(records, others, groups, len(counts) - 1))
+        result = compute(Window(records, others, groups, len(counts) - 1))
         centre = self._centre[groups]
-        is_complete = is_whole | ((centre - reach >= low) & (centre + reach <= high))
-        kept = {f"{_COLUMN}{name}": column[is_complete] for name, column in columns.items()}
-        return {"group": groups[is_complete], "failed": groups[~is_complete], **kept}
+        is_complete = is_whole | ((centre - result.reach >= low) & (centre + result.reach <= high))
+        complete = groups[is_complete]
+        if result.members is not None:
+            self._members.reorder(result.members[np.isin(result.members["group"], complete)])
+        kept = {f"{_COLUMN}{name}": column[is_complete] for name, column in result.columns.items()}
+        if result.lists:
+            in_complete = np.isin(result.lists["group"], complete)
+            kept |= {f"{_LIST}{name}": column[in_complete] for name, column in result.lists.items()}
+        return {"group": complete, "failed": groups[~is_complete], **kept}
+
+
+def _joined(results: Sequence[Result], beginning: str) -> dict[str, np.ndarray]:
+    """Return the columns with such names of all results, one after the other."""
+    held = [result for result in results if any(name.startswith(beginning) for name in result)]
+    names = [name for name in held[0] if name.startswith(beginning)] if held else []
+    return {name.removeprefix(beginning): np.concatenate([result[name] for result in held]) for name in names}

@@ -184,6 +184,9 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("--properties", "--npart-min", "5000"), id="no groups"),
         pytest.param(("--properties", "--boxsize", "0", "--rlink", "0.5"), id="open box"),
         pytest.param(("--centre", "mass", "--overdensity", "50m", "--matter", "1"), id="centres of mass"),
+        pytest.param(("--subhaloes", "--npart-min", "5000"), id="subhaloes of no groups"),
+        pytest.param(("--subhaloes", "--min-bound", "10"), id="subhaloes"),
+        pytest.param(("--properties", "--subhaloes", "--min-bound", "10", "--layout", "gadget4"), id="Gadget-4"),
         pytest.param(("--properties",), id="lowest potential"),
     ],
 )
@@ -195,6 +198,34 @@ def test_properties_equal_those_in_memory_up_to_rounding(
     use_devices(count)
     assert cli.main([*command, "-o", str(tmp_path / "pieces.hdf5"), "--memory", f"{1.4 * count}MB"]) == 0
     check_equal(tmp_path / "pieces.hdf5", tmp_path / "whole.hdf5")
+
+
+def test_copies_with_subhaloes_have_the_bytes_of_a_search_in_memory(two_types: Path, tmp_path: Path) -> None:
+    for name, options in (("whole", ()), ("pieces", ("--memory", "1.4MB"))):
+        copies = "--snapshot-output", str(tmp_path / f"{name}.hdf5")
+        command = ["fof", str(two_types), "--npart-min", "5", "--subhaloes", "--min-bound", "10", *copies, *options]
+        assert cli.main(command) == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["window0_1", "window1_0"])
+def test_interrupted_properties_continue_with_the_same_bytes(
+    two_types: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    step, options = Steps.step, ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
+
+    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
+        if name == moment:
+            raise ValueError("interrupted")
+        return step(steps, name, *arguments)
+
+    command = ["fof", str(two_types), "--npart-min", "5", *options]
+    assert cli.main([*command, "-o", str(tmp_path / "at_once.hdf5")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "step", interrupted)
+        assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 2
+    assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 0
+    assert (tmp_path / "continued.hdf5").read_bytes() == (tmp_path / "at_once.hdf5").read_bytes()
 
 
 @pytest.mark.parametrize("box", [(), ("--boxsize", "0", "--rlink", "0.05")], ids=["periodic", "open"])
@@ -334,7 +365,6 @@ def test_full_disk_is_reported_and_the_run_continues(
         (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
         (("--memory", "1kB"), "memory is 0.977 kiB, but"),
         ((*MEMORY, "--attach", "0"), "--attach needs all particles in memory"),
-        ((*MEMORY, "--subhaloes"), "--subhaloes needs all particles in memory"),
         ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
     ],
 )

@@ -15,7 +15,7 @@ _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a t
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
 # Options of jztree fof that need all particles in memory.
-IN_MEMORY = ("attach", "subhaloes")
+IN_MEMORY = ("attach",)
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
     **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),

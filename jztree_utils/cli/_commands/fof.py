@@ -89,7 +89,7 @@ def _run_piecewise(
         options, left_out = _group_options(args, part, rlink, spheres)
         _warn_of_length(args, rlink, part.separation)
     with fof_large.find_groups(args, run, part, rlink, options, mesh) as groups:
-        columns = fof_large.find_properties(part, groups, options)
+        columns, subhaloes = fof_large.find_properties(part, groups, options)
         with groups.together():
             if jax.process_index() != 0:
                 return
@@ -100,12 +100,23 @@ def _run_piecewise(
             extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
             if run.output is not None:
-                _write(args, run.output, cata, None if args.no_ids else groups.ids(), info, extra=extra)
+                _write(
+                    args,
+                    run.output,
+                    cata,
+                    None if args.no_ids else groups.ids(),
+                    info,
+                    extra=extra,
+                    subhaloes=subhaloes,
+                )
             if run.copies:
-                numbers = {source.ptype: groups.numbers()}
-                write_copies(run, part.snapshot, numbers, int(cata.ngroups), info, args.layout)
+                numbers, places = {source.ptype: groups.numbers()}, None
+                if subhaloes is not None:
+                    rows = groups.rows()
+                    places = io.group_of_rows(rows, np.ones_like(rows), {source.ptype: part.num})
+                write_copies(run, part.snapshot, numbers, int(cata.ngroups), info, args.layout, places)
             _plot(run, part, part.part.pos, cata)
-            _report(args, run, part, cata, info, options, extra, None, left_out)
+            _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
 
 
 def _group_options(

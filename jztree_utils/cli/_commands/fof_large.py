@@ -17,8 +17,8 @@ from jztree.data import ParticleData
 from ... import io, large
 from ..._memory import bytes_in_words
 from .._particles.box import check_box, find_outside
-from .._particles.group_properties import GroupOptions
-from .._particles.group_windows import WindowProperties
+from .._particles.group_properties import NEIGHBOURS, GroupOptions
+from .._particles.group_windows import WindowProperties, subhalo_table
 from .._particles.on_disk import OnDisk, on_disk
 from .._particles.reading import Source, open_matter
 from .._report import is_quiet, number, stage, warn
@@ -68,23 +68,32 @@ def find_groups(
             mesh=mesh,
             quiet=is_quiet(),
             by_id=True,
-            keep=options.neighbours > 0,
+            keep=needs_surroundings(options),
             check=lambda corners: check_box(corners, part.header),
         )
         report.detail = f"{groups.slabs} slabs"
     return groups
 
 
-def find_properties(part: OnDisk, groups: large.LargeGroups, options: GroupOptions) -> dict[str, np.ndarray]:
-    """Find the properties of groups that depend on the particles around them."""
-    if not options.neighbours:
-        return {}
+def needs_surroundings(options: GroupOptions) -> bool:
+    """Return whether results depend on the particles around groups."""
+    return options.neighbours > 0 or options.subhaloes is not None
+
+
+def find_properties(
+    part: OnDisk, groups: large.LargeGroups, options: GroupOptions
+) -> tuple[dict[str, np.ndarray], dict[str, io.Column] | None]:
+    """Find the properties of groups that depend on the particles around them, and their subhaloes."""
+    if not needs_surroundings(options):
+        return {}, None
     others = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
     shared = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in others)]
-    properties = WindowProperties(options, part.header.boxsize, groups.corners, shared, part.wide)
+    neighbours = options.neighbours or min(NEIGHBOURS, part.num)
+    properties = WindowProperties(options, part.header.boxsize, groups.corners, shared, neighbours, part.wide)
     with stage("find properties", part.num), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
-        return groups.near_groups(properties, others)
+        columns, lists = groups.near_groups(properties, others)
+    return columns, None if options.subhaloes is None else subhalo_table(lists)
 
 
 def warn_of_particles(part: OnDisk, groups: large.LargeGroups) -> None:
@@ -105,20 +114,24 @@ def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tu
     """Describe the passes over the files, the temporary files, and the time, in words and for scripts."""
     (snapshot,) = snapshots = open_checked(source, None)
     part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
+    keeps = with_properties(args) or args.subhaloes
     pieces, *others = (large.pieces_of(one, part.wide) for one in (snapshot, *part.matter))
     rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
     rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
-    disk = large.disk_bytes(pieces, [pieces, *others] if with_properties(args) else [])
+    disk = large.disk_bytes(pieces, [pieces, *others] if keeps else [])
     slabs, seconds = math.ceil(snapshot.num / rows), _seconds(pieces, rows) / mesh.size
     passes = "positions of all particles, their sorted copies, properties of all particles, members of groups"
     lines = [
-        ("passes", f"5: {passes}, surroundings of groups" if with_properties(args) else f"4: {passes}"),
+        ("passes", f"5: {passes}, surroundings of groups" if keeps else f"4: {passes}"),
         ("slabs", f"about {slabs:,} of at most {rows:,} particles"),
         (
             "disk",
             f"up to {bytes_in_words(disk)} in {folder_of(run) or 'the folder for temporary files'}, until the end",
         ),
-        ("time", f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot and --properties"),
+        (
+            "time",
+            f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot, --properties and --subhaloes",
+        ),
     ]
     return lines, {"slabs": slabs, "bytes_on_disk": disk, "seconds": seconds}
 

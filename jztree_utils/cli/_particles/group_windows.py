@@ -11,6 +11,7 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
 from jztree.knn import knn
+from jztree.substructure import Subhaloes, subhaloes
 from jztree.tree import zsort
 
 from ... import io, large
@@ -20,17 +21,19 @@ from .particles import Member
 from .spheres import is_sphere
 
 _FEWEST = 1024  # capacity of the smallest window
+_NUMBER = "number of the group"  # a name that no other column has
 
 
 @dataclass
 class WindowProperties:
-    """Computes the properties of groups in a window as `group_properties` does for all particles.
+    """Computes the properties and the subhaloes of groups in a window as a search in memory does for all particles.
 
     Attributes:
         options: The options of the properties.
         boxsize: The box.
         corners: The corners of all particles, which determine the z-order.
         masses: The shared mass of the particles of each type, the grouped type first; None for individual masses.
+        neighbours: Number of neighbours that the results depend on.
         wide: Whether to compute in float64.
     """
 
@@ -38,12 +41,13 @@ class WindowProperties:
     boxsize: Any
     corners: np.ndarray
     masses: list[float | None]
+    neighbours: int
     wide: bool
 
-    def __call__(self, window: large.Window) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the columns of the groups, and the distances that they depend on."""
-        if len(window.particles) < self.options.neighbours:
-            return {}, np.full(len(window.groups), np.inf)
+    def __call__(self, window: large.Window) -> large.NearGroups:
+        """Return the results for the groups of a window."""
+        if len(window.particles) < self.neighbours:
+            return large.NearGroups(np.full(len(window.groups), np.inf))
         with jax.enable_x64(self.wide):
             records = self._in_z_order(window.particles)
             part = self._particles(records, self.masses[0], Member)
@@ -53,8 +57,10 @@ class WindowProperties:
                 for rows, mass in zip(window.others, self.masses[1:], strict=True)
             ]
             label = _first_rows(records["group"], window.num_groups, len(part.pos))
-            row, cata, columns, distance = jax.device_get(self._search(part, label, others))
-        return _of_groups(window, records["group"][row[: len(records)]], squeeze_catalogue(cata), columns, distance)
+            row, cata, columns, distance, bound = jax.device_get(self._search(part, label, others))
+        records, cata = records[row[: len(records)]], squeeze_catalogue(cata)
+        result = _of_groups(window, records["group"], cata, columns, distance)
+        return result if bound is None else result._replace(**_subhaloes(records, cata, bound))
 
     @cached_property
     def _search(self) -> Any:
@@ -63,9 +69,12 @@ class WindowProperties:
         def search(part: Member, label: jax.Array, others: list[ParticleData]) -> Any:
             box = exact(box_lengths(self.boxsize, part.pos.shape[1]), (part.pos.shape[1],))
             grouped, cata = sort_by_group(part, label, options.cfg.catalogue, box)
-            columns = group_properties(grouped, cata, self.boxsize, options, others)
-            neighbours = knn(grouped, options.neighbours, boxsize=self.boxsize or None)
-            return grouped.row, cata, columns, neighbours[0][:, -1]
+            columns = group_properties(grouped, cata, self.boxsize, options, others) if options.neighbours else {}
+            neighbours = knn(grouped, self.neighbours, boxsize=self.boxsize or None)
+            bound = None
+            if options.subhaloes is not None:
+                bound = options.subhaloes.find(grouped, cata, self.boxsize or None, subhaloes)
+            return grouped.row, cata, columns, neighbours[0][:, -1], bound
 
         return jax.jit(search)
 
@@ -99,8 +108,8 @@ def _first_rows(group: np.ndarray, num_groups: int, capacity: int) -> np.ndarray
 
 def _of_groups(
     window: large.Window, group: np.ndarray, cata: FofCatalogue, columns: dict[str, np.ndarray], distance: np.ndarray
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the columns of the groups of a window, and the largest distances that they depend on.
+) -> large.NearGroups:
+    """Return the columns of the groups of a window.
 
     Args:
         window: The window.
@@ -120,4 +129,34 @@ def _of_groups(
             radius = np.asarray(column)[: len(count)]
             farthest = np.maximum(farthest, np.where(np.isnan(radius), np.inf, radius))
     reach = np.asarray(cata.max_radius)[rows] + farthest[rows]
-    return {name: np.asarray(column)[: len(count)][rows] for name, column in columns.items()}, reach
+    return large.NearGroups(reach, {name: np.asarray(column)[: len(count)][rows] for name, column in columns.items()})
+
+
+def _subhaloes(records: np.ndarray, cata: FofCatalogue, bound: Subhaloes) -> dict[str, Any]:
+    """Return the subhaloes of all groups of a window, and their members in the order of binding.
+
+    The parent of a subhalo is its place among the subhaloes of its group.
+    """
+    listed = int(np.asarray(cata.count, np.int64).sum())
+    ids = records["id" if "id" in (records.dtype.names or ()) else "row"][:listed]
+    members = Member(pos=np.empty((listed, 0)), id=ids, row=np.arange(listed), num=listed)
+    columns = bound.columns()
+    table = {name: io.Column(values, "1", "") for name, values in columns.items()}
+    table["most_bound"] = io.Column(ids[columns["most_bound"]], "1", "")
+    number = {_NUMBER: io.Column(records["group"][np.asarray(cata.offset)], "1", "")}
+    ordered = io.order_with_subhaloes(
+        members, cata, table, np.asarray(bound.subhalo)[:listed], np.asarray(bound.energy)[:listed], number
+    )
+    lists = {name: column.values for name, column in ordered.subhaloes.items()}
+    begins = np.searchsorted(lists["group"], lists["group"])  # the first subhalo of the group of each
+    lists["parent"] = np.where(lists["parent"] < 0, -1, lists["parent"] - begins)
+    lists["group"] = ordered.extra[_NUMBER].values[lists["group"]]
+    return {"lists": lists, "members": records[ordered.part.row]}
+
+
+def subhalo_table(lists: dict[str, np.ndarray]) -> dict[str, io.Column]:
+    """Return the subhaloes of all groups in the form of catalogue files, from the lists of `WindowProperties`."""
+    begins = np.searchsorted(lists["group"], lists["group"])
+    parent = np.where(lists["parent"] < 0, -1, lists["parent"] + begins)
+    ids, rows = lists["most_bound"], np.arange(len(parent))
+    return io.subhalo_columns(lists | {"parent": parent.astype(lists["parent"].dtype), "most_bound": rows}, ids)
