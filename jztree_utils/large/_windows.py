@@ -21,6 +21,7 @@ from ._sweep import along_axis, ends_of_blocks
 
 _PART = 4  # a window holds this many times fewer particles than a slab, because its searches need more memory
 _MARGIN = 5.0  # linking lengths around groups
+_FEWEST = 100  # particles of a window without groups, enough for a search of neighbours
 _COLUMN, _LIST = "column ", "list "  # beginnings of the names of columns in the results of steps
 _TOO_DENSE = (
     "A group needs {rows:,} particles in and around it, but memory holds only {capacity:,} for such searches; give "
@@ -221,7 +222,7 @@ class Windows:
         order = todo[np.argsort(self._centre[todo], kind="stable")]
         begin = 0
         if not len(order):  # without groups, the columns still need their dtypes
-            yield todo, -np.inf, self._sorted[0].end_of(self._capacity // 2)
+            yield todo, -np.inf, self._sorted[0].end_of(max(self._capacity, _FEWEST))
         while begin < len(order):
             start, stop, end = low[order[begin]], high[order[begin]], begin + 1
             while end < len(order):

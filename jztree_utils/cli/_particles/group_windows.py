@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
+from jztree.density import smoothing_length
 from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
-from jztree.knn import knn
 from jztree.substructure import Subhaloes, subhaloes
 from jztree.tree import zsort
 
@@ -57,26 +57,38 @@ class WindowProperties:
                 for rows, mass in zip(window.others, self.masses[1:], strict=True)
             ]
             label = _first_rows(records["group"], window.num_groups, len(part.pos))
-            row, cata, columns, distance, bound = jax.device_get(self._search(part, label, others))
-        records, cata = records[row[: len(records)]], squeeze_catalogue(cata)
+            grouped, cata = self._sort(part, label)
+            columns = jax.device_get(self._properties(grouped, cata, others)) if self.options.neighbours else {}
+            distance = np.asarray(self._distance(grouped))
+            bound = self._subhaloes(grouped, cata)
+        records, cata = records[np.asarray(grouped.row)[: len(records)]], squeeze_catalogue(jax.device_get(cata))
         result = _of_groups(window, records["group"], cata, columns, distance)
         return result if bound is None else result._replace(**_subhaloes(records, cata, bound))
 
+    # Compiled one by one, because a single program would hold the arrays of all searches at once.
+
     @cached_property
-    def _search(self) -> Any:
-        options = self.options
-
-        def search(part: Member, label: jax.Array, others: list[ParticleData]) -> Any:
+    def _sort(self) -> Any:
+        def sort(part: Member, label: jax.Array) -> Any:
             box = exact(box_lengths(self.boxsize, part.pos.shape[1]), (part.pos.shape[1],))
-            grouped, cata = sort_by_group(part, label, options.cfg.catalogue, box)
-            columns = group_properties(grouped, cata, self.boxsize, options, others) if options.neighbours else {}
-            neighbours = knn(grouped, self.neighbours, boxsize=self.boxsize or None)
-            bound = None
-            if options.subhaloes is not None:
-                bound = options.subhaloes.find(grouped, cata, self.boxsize or None, subhaloes)
-            return grouped.row, cata, columns, neighbours[0][:, -1], bound
+            return sort_by_group(part, label, self.options.cfg.catalogue, box)
 
-        return jax.jit(search)
+        return jax.jit(sort)
+
+    @cached_property
+    def _properties(self) -> Any:
+        return jax.jit(
+            lambda grouped, cata, others: group_properties(grouped, cata, self.boxsize, self.options, others)
+        )
+
+    @cached_property
+    def _distance(self) -> Any:
+        return jax.jit(lambda grouped: smoothing_length(grouped, self.neighbours, boxsize=self.boxsize or None))
+
+    def _subhaloes(self, grouped: Member, cata: FofCatalogue) -> Subhaloes | None:
+        if self.options.subhaloes is None:
+            return None
+        return jax.device_get(self.options.subhaloes.find(grouped, cata, self.boxsize or None, subhaloes.jit))
 
     def _in_z_order(self, records: np.ndarray) -> np.ndarray:
         """Return particles in the z-order of all particles, as in a search in memory."""
@@ -93,8 +105,9 @@ class WindowProperties:
 
 
 def _capacity(num: int) -> int:
-    """Return a capacity, of which there are few, because each is compiled."""
-    return max(_FEWEST, 1 << max(num - 1, 0).bit_length())
+    """Return a capacity, of which there are few, because each is compiled: four from a power of two to the next."""
+    step = max(_FEWEST, 1 << max(num - 1, 0).bit_length() >> 3)
+    return max(-(-num // step), 1) * step
 
 
 def _first_rows(group: np.ndarray, num_groups: int, capacity: int) -> np.ndarray:
