@@ -92,7 +92,7 @@ class Members:
         group = self.joined.numbers(label)
         members = np.flatnonzero(group >= 0)
         bucket = self.bucket[group[members]]
-        members = members[np.argsort(bucket, kind="stable")]
+        members = members[_stable_order(bucket, len(self.sizes))]
         kept, ends_of_kept = self._along_axis(columns["pos"]) if search.keep else (members, {})
         selected = np.concatenate([members, kept]) if search.keep else members
         records = np.empty(len(selected), self.record)
@@ -102,7 +102,7 @@ class Members:
             rows = columns.pop(name) if name in columns else reader.read(name)
             if name == "mass" and (rows < 0).any():
                 raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
-            records[name] = rows[selected]
+            records[name] = rows.take(selected, axis=0)
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if first < end:
@@ -135,8 +135,10 @@ class Members:
             # The z-order of all particles determines the order of sums, and the origin of centres in periodic boxes.
             _, order = zsort.jit(padded(records["pos"], capacity), search.box, (self.joined.lower, self.joined.upper))
             in_z_order = np.asarray(order)
-            records = records[in_z_order[in_z_order < len(records)]]
-            _, first, number = np.unique(records["group"], return_index=True, return_inverse=True)
+            records = records.take(in_z_order[in_z_order < len(records)])
+            first_group, end_group = np.searchsorted(self.bucket, [bucket, bucket + 1])
+            number, first = records["group"] - first_group, np.empty(end_group - first_group, np.int64)
+            first[number[::-1]] = np.arange(len(records))[::-1]  # the last assignment stays
             label = np.arange(capacity, dtype=np.int32)
             label[: len(records)] = first[number]
             columns: dict[str, Any] = {name: padded(records[name], capacity) for name in names}
@@ -146,8 +148,9 @@ class Members:
         # The kernel orders groups by their first particles.
         by_number = np.argsort(np.argsort(first))
         ids = records["id" if search.has_ids else "row"]
-        by_group = np.lexsort((ids, records["group"]) if search.by_id else (records["group"],))
-        out.append(f"grouped{bucket}", records[by_group])
+        by_group = np.argsort(ids, kind="stable") if search.by_id else np.arange(len(records))
+        by_group = by_group[_stable_order(number[by_group], len(first))]
+        out.append(f"grouped{bucket}", records.take(by_group))
         if search.by_id:
             start = self._starts[bucket]
             self._ids("r+")[start : start + len(ids)] = ids[by_group]
@@ -191,3 +194,8 @@ class Members:
             if self.search.pieces.shared_mass is not None:
                 columns["mass"] = self.search.pieces.shared_mass
             yield ParticleData(**columns, num=len(records), num_total=int(self.sizes.sum())), records["row"].copy()
+
+
+def _stable_order(numbers: np.ndarray, end: int) -> np.ndarray:
+    """Return the stable order of integers from 0 to ``end``. NumPy is fast with 16 bits."""
+    return np.argsort(numbers.astype(np.uint16) if end < 2**16 else numbers, kind="stable")

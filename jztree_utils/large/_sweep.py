@@ -97,8 +97,8 @@ class Runs:
     def _sort(self, steps: Steps, reader: Reader, number: int) -> dict[str, Any]:
         pos = reader.read("pos")
         along = self.along(pos)
-        order = np.argsort(along, kind="stable").astype(np.int32)
-        steps.append(f"pos{number}", pos[order])
+        order = np.argsort(along).astype(np.int32)
+        steps.append(f"pos{number}", pos.take(order, axis=0))
         steps.append(f"row{number}", order)
         if self.search.has_ids:
             steps.append(f"id{number}", reader.read("id")[order])
@@ -351,7 +351,7 @@ class _Sweep:
         part = (rows // self.search.rows).astype(np.uint16)
         order = np.argsort(part, kind="stable")
         ends = np.cumsum(np.bincount(part, minlength=self.search.num_ranges))
-        both = np.stack([rows, keys], axis=1)[order]
+        both = np.stack([rows, keys], axis=1).take(order, axis=0)
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if start < end:
                 steps.append(f"keys{number}", both[start:end])

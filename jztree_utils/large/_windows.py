@@ -152,7 +152,7 @@ def _sort_particles(search: Search, axis: int) -> _Sorted:
         order = np.argsort(along, kind="stable")
         records = np.empty(len(order), record)
         for name in names:
-            records[name] = columns[name][order]
+            records[name] = columns[name].take(order, axis=0)
         steps.append(f"along{number}", records)
         corners = np.stack([columns["pos"].min(axis=0), columns["pos"].max(axis=0)])
         search.check(corners)
