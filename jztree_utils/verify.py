@@ -281,7 +281,7 @@ def attached(
     """
     points, places, output_rows = _sets(part, attached, boxsize)
     labels = _column(label, "label", (points.rows,))[: len(points)]
-    reported, farthest = _column(attached_label, "attached_label", (output_rows,)), _one_length(limit, "limit")
+    reported, max_distance = _column(attached_label, "attached_label", (output_rows,)), _one_length(limit, "limit")
     dtype = np.asarray(get_pos(part)).dtype
     sample = _sample(len(places), len(points), samples, seed)
     faults = []
@@ -289,13 +289,13 @@ def attached(
         away = points.distances(places[row])
         row_of_nearest = int(np.argmin(away))
         nearest, margin = away[row_of_nearest], points.margin(away[row_of_nearest], dtype)
-        expected = set(labels[away <= nearest + margin].tolist()) if nearest <= farthest + margin else set()
-        if nearest > farthest - margin:
+        expected = set(labels[away <= nearest + margin].tolist()) if nearest <= max_distance + margin else set()
+        if nearest > max_distance - margin:
             expected.add(-1)
         if reported[row] in expected:
             continue
         reason = f"the nearest grouped particle, row {row_of_nearest}, has {labels[row_of_nearest]}"
-        if nearest > farthest + margin:
+        if nearest > max_distance + margin:
             reason = f"the nearest grouped particle is {nearest:.9g} away"
         faults.append(f"row {row} has the label {reported[row]}, but {reason}")
     return Verification("attached particles", len(places), len(sample), tuple(faults))

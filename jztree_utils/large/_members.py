@@ -55,7 +55,7 @@ class Members:
         return self.record["id"] if self.search.has_ids else np.dtype(np.int64)
 
     def reorder(self, members: np.ndarray) -> None:
-        """Replace the identifiers and rows of members in group order by those of records, group after group."""
+        """Write the identifiers and rows of records, group after group, as the new order of the members."""
         group = members["group"]
         ends, counts = np.cumsum(self.joined.counts), self.joined.counts
         begins = np.flatnonzero(np.diff(group, prepend=-1))

@@ -43,7 +43,7 @@ class Pieces(Protocol):
 
 
 class Reader:
-    """Reads properties of a range of rows, and sums up what it has read.
+    """Reads properties of a range of rows, and computes their checksum.
 
     Attributes:
         names: The properties, in the order of reading.
@@ -74,7 +74,7 @@ class Reader:
         return {"files": json.dumps(self.files), "names": np.array(self.names), "checksum": self.checksum}
 
     def check_unchanged(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raise ValueError if the rows differ from those of an earlier `state`.
+        """Raise ValueError if the rows differ from an earlier `state`.
 
         Rows are read again if a file has another size or time, and rows of arrays always.
         """
@@ -85,7 +85,7 @@ class Reader:
         self.check_equal(state)
 
     def check_equal(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raise ValueError if the checksum differs from that of an earlier `state` of the same properties."""
+        """Raise ValueError if the checksum of the same properties in an earlier `state` differs."""
         if self.checksum != int(state["checksum"]):
             names = " or ".join(file for file, _, _ in self.files) or f"rows {self._start:,} to {self._stop:,}"
             raise ValueError(

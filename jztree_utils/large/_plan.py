@@ -42,7 +42,7 @@ def disk_bytes(pieces: Pieces, kept: Sequence[Pieces] = ()) -> int:
 
     Args:
         pieces: The particles.
-        kept: Particles that are kept for the properties of groups, perhaps with those of other types.
+        kept: The types whose particles are kept for the properties of groups.
     """
     row, width = 4 if pieces.num < 2**31 else 8, _width(pieces)
     slabs = _width(pieces, ("pos", "id")) + 4 + 2 * row

@@ -54,7 +54,7 @@ class Search:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps of the first process alone, including those of an earlier run."""
+        """The steps of the first process alone, including steps of an earlier run."""
         about = {
             "input": self.pieces.about,
             "linking length": self.rlink,

@@ -64,7 +64,7 @@ class Team:
             time.sleep(_POLL_SECONDS)
 
     def forget_meetings(self, folder: Path) -> None:
-        """Remove the files of an earlier run by which processes waited for each other."""
+        """Remove the files of an earlier run for which its processes waited."""
         for marker in folder.glob(f"{_MEETING}*"):
             marker.unlink()
 

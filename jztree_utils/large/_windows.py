@@ -1,8 +1,8 @@
 """Properties of groups that depend on particles around them, with only a part of the particles in memory.
 
-1. All particles, also those of other types, go to files that are sorted along the axis.
-2. Each window holds the particles in an interval of the axis: those of consecutive groups, and a margin around them.
-3. If the results of a group depend on particles beyond its window, a later window with twice the margin repeats them.
+1. The particles of all types go to files that are sorted along the axis.
+2. Each window holds the particles in an interval of the axis, with consecutive groups and a margin around them.
+3. If the results of a group depend on particles outside its window, a later window with twice the margin repeats them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Window:
 
     Attributes:
         particles: Records with the properties of `jztree.data.ParticleData`, the ``group`` in the catalogue (the number
-            of groups if the particle is in none, or in one with particles beyond the window) and the ``row``.
+            of groups if the particle is in none, or in one with particles outside the window) and the ``row``.
         others: Records of the particles of each other type.
         groups: ``(g,)``, the groups whose results the window gives, ascending.
         num_groups: The number of all groups.
@@ -122,9 +122,9 @@ class _Sorted:
 
     def read(self, low: float, high: float) -> np.ndarray:
         """Return the particles in an interval."""
-        whole, parts = self.holds_all(low, high), [np.empty(0, self._record)]
+        has_all, parts = self.holds_all(low, high), [np.empty(0, self._record)]
         for number, (starts, ends) in enumerate(zip(self._starts, self._ends, strict=True)):
-            for start, to in [(-np.inf, np.inf)] if whole else self._images(low, high):
+            for start, to in [(-np.inf, np.inf)] if has_all else self._images(low, high):
                 blocks = np.flatnonzero((starts <= to) & (ends >= start))
                 if not len(blocks):
                     continue
@@ -253,11 +253,11 @@ class Windows:
         complete = groups[is_complete]
         if result.members is not None:
             self._members.reorder(result.members[np.isin(result.members["group"], complete)])
-        kept = {f"{_COLUMN}{name}": column[is_complete] for name, column in result.columns.items()}
+        arrays = {f"{_COLUMN}{name}": column[is_complete] for name, column in result.columns.items()}
         if result.lists:
             in_complete = np.isin(result.lists["group"], complete)
-            kept |= {f"{_LIST}{name}": column[in_complete] for name, column in result.lists.items()}
-        return {"group": complete, "failed": groups[~is_complete], **kept}
+            arrays |= {f"{_LIST}{name}": column[in_complete] for name, column in result.lists.items()}
+        return {"group": complete, "failed": groups[~is_complete], **arrays}
 
 
 def _joined(results: Sequence[Result], beginning: str) -> dict[str, np.ndarray]:
