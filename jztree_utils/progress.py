@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TextIO
+from typing import Protocol, TextIO
 
 __all__ = ["polled", "progress", "waiting"]
 
@@ -26,8 +26,14 @@ _LEAST_BAR, _MOST_BAR = 10, 30
 _DEFAULT_COLUMNS = 80
 
 
+class Advance(Protocol):
+    """Reports completed work, and optionally the file or step that follows, in words."""
+
+    def __call__(self, done: int, where: str = "") -> None: ...
+
+
 @contextmanager
-def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Advance]:
     """Show the progress of the block, which reports each amount of completed work to the function that it receives.
 
     In a terminal the bar disappears when the block ends; in a notebook or a log a last line gives the duration. An
@@ -41,7 +47,8 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
         quiet: Show nothing.
 
     Yields:
-        A function that takes the amount of work completed since its last call.
+        A function that takes the amount of work completed since its last call, and optionally where the work goes on,
+        such as the name of a file.
 
     Examples:
         >>> from jztree_utils.progress import progress
@@ -52,7 +59,7 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
     stream = sys.stderr
     shown = total > 0 and not quiet and stream is not None and _is_first_process()
     if not shown:
-        yield lambda done: None
+        yield lambda done, where="": None
         return
     display = _Display(what, total, unit, stream)
     well = False
@@ -157,15 +164,15 @@ class _Display:
     def __init__(self, task: str, total: int, unit: str, stream: TextIO) -> None:
         self.what, self.total, self.unit, self.stream = task, total, unit, stream
         self.kind = _kind(stream)
-        self.done = 0
+        self.done, self.where = 0, ""
         self.start = monotonic()
         # The last report: its time, the completed work, and the length of the line; 0 for no line.
         self.told_at, self.told_done, self.told_length = self.start, 0, 0
         self.lock = threading.Lock()
 
-    def advance(self, done: int) -> None:
+    def advance(self, done: int, where: str = "") -> None:
         with self.lock:
-            self.done = min(self.done + done, self.total)
+            self.done, self.where = min(self.done + done, self.total), where
             now = monotonic()
             if self._is_due(now):
                 self._tell(now)
@@ -196,6 +203,7 @@ class _Display:
         share = self.done / self.total
         left = f", {_duration((now - self.start) * (1 / share - 1))} left" if 0 < share < 1 else ""
         line = f"{self.what}: {share:.0%}, {self.done:,} of {self.total:,} {self.unit}{left}"
+        line += f", {self.where}" if self.where else ""
         if self.kind == "log":
             self._write(f"{line}\n")
         else:

@@ -21,6 +21,7 @@ from ._arrays import box_lengths
 
 __all__ = [
     "Verification",
+    "attached",
     "catalogue",
     "counts_within",
     "group_labels",
@@ -247,6 +248,57 @@ def group_labels(
             faults.append(f"rows {row} and {separate[0]} have the same label, but no chain of links joins them")
     notes = (f"  whether links join {skipped:,} of {len(groups):,} groups was not checked, because they are large",)
     return Verification("group labels", len(points), len(sample), tuple(faults), notes if skipped else ())
+
+
+def attached(
+    part: Any,
+    label: ArrayLike,
+    attached: Any,
+    attached_label: ArrayLike,
+    limit: float = math.inf,
+    *,
+    boxsize: ArrayLike | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Check that attached particles are in the group of the nearest grouped particle.
+
+    Args:
+        part: The grouped particles, a particle class or positions ``(n, d)``.
+        label: ``(n,)``, equal for particles of one group; -1 for particles in no listed group.
+        attached: The particles of another type, ``m`` rows.
+        attached_label: ``(m,)``, the labels of their groups, -1 for particles in no listed group.
+        limit: The largest distance to the nearest grouped particle.
+        boxsize: The box of the search.
+        samples: See `neighbours`.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.array([[0.0], [1.0], [5.0]], np.float32)
+        >>> print(verify.attached(pos, [0, 0, -1], [[2.0], [4.0]], [0, 0]).faults[0])
+        row 1 has the label 0, but the nearest grouped particle, row 2, has -1
+    """
+    points, places, output_rows = _sets(part, attached, boxsize)
+    labels = _column(label, "label", (points.rows,))[: len(points)]
+    reported, max_distance = _column(attached_label, "attached_label", (output_rows,)), _one_length(limit, "limit")
+    dtype = np.asarray(get_pos(part)).dtype
+    sample = _sample(len(places), len(points), samples, seed)
+    faults = []
+    for row in sample:
+        away = points.distances(places[row])
+        row_of_nearest = int(np.argmin(away))
+        nearest, margin = away[row_of_nearest], points.margin(away[row_of_nearest], dtype)
+        expected = set(labels[away <= nearest + margin].tolist()) if nearest <= max_distance + margin else set()
+        if nearest > max_distance - margin:
+            expected.add(-1)
+        if reported[row] in expected:
+            continue
+        reason = f"the nearest grouped particle, row {row_of_nearest}, has {labels[row_of_nearest]}"
+        if nearest > max_distance + margin:
+            reason = f"the nearest grouped particle is {nearest:.9g} away"
+        faults.append(f"row {row} has the label {reported[row]}, but {reason}")
+    return Verification("attached particles", len(places), len(sample), tuple(faults))
 
 
 def _linked(points: _Points, row: int, length: float, limit: int) -> set[int]:

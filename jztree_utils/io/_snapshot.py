@@ -222,6 +222,12 @@ class Snapshot:
                 )
         return one.dtype, one.shape[1:]
 
+    def files_with(self, start: int, stop: int) -> list[Path]:
+        """Return the files that have rows from ``start`` to ``stop``."""
+        ends = np.cumsum([part.num for part in self._parts])
+        pairs = zip(self._parts, ends, strict=True)
+        return [part.path for part, end in pairs if start < end and end - part.num < stop]
+
     def row_in_words(self, row: int, of: str = "") -> str:
         """Describe a row for the user: its type, and its file if there are several.
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
 from jztree.config import CatalogueConfig, FofConfig
@@ -22,15 +24,26 @@ from jztree.fof import fof_and_catalogue
 
 from .._arrays import box_lengths
 from ._members import Members
-from ._pieces import Pieces
+from ._pieces import Pieces as Pieces
 from ._pieces import pieces_of as pieces_of
 from ._plan import disk_bytes as disk_bytes
 from ._plan import rows_in as rows_in
 from ._queries import Neighbours, count_within, nearest
+from ._search import Search
 from ._steps import earlier_run
-from ._sweep import Search, find_groups
+from ._sweep import find_groups
+from ._sweep import padded as padded
+from ._team import Team
+from ._windows import Compute, Windows
+from ._windows import NearGroups as NearGroups
+from ._windows import Window as Window
 
 __all__ = ["LargeGroups", "Neighbours", "count_within", "friends_of_friends", "nearest"]
+
+_NOT_SHARED = (
+    "The first process has created the folder {folder}, but another process does not see it; write the output to a "
+    "file system that all machines share."
+)
 
 
 class LargeGroups:
@@ -45,11 +58,11 @@ class LargeGroups:
         slabs: Number of slabs that were searched one after the other.
     """
 
-    def __init__(self, members: Members, lengths: list[int], folder: Path) -> None:
+    def __init__(self, members: Members, lengths: list[int]) -> None:
         self.catalogue: FofCatalogue = members.catalogue()
         self.corners = np.stack([members.joined.lower, members.joined.upper])
         self.slabs = members.joined.slabs
-        self._members, self._lengths, self._folder = members, lengths, folder
+        self._members, self._lengths = members, lengths
 
     def labels(self) -> Iterator[np.ndarray]:
         """Yield the label of each particle, piece by piece: the smallest row of its group, over all pieces."""
@@ -83,9 +96,34 @@ class LargeGroups:
         """Return the identifiers of all members, if groups are in their order; without identifiers, the rows."""
         return self._members.ids()
 
+    def rows(self) -> np.ndarray:
+        """Return the rows of all members in the new order of `near_groups`."""
+        return self._members.rows()
+
+    def near_groups(
+        self, compute: Compute, others: Sequence[Pieces] = ()
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return columns and lists of all groups that depend on particles around them; see `Windows.results`.
+
+        The search must keep the particles.
+
+        Args:
+            compute: Returns the results for a window.
+            others: The particles of other types. Then `corners` includes them.
+        """
+        windows = Windows(self._members, others)
+        corners = np.stack(windows.corners)
+        self.corners = np.stack([corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)])
+        return windows.results(compute)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Return a context that waits for all processes at its end, and raises on all if one fails."""
+        return self._members.search.team.together()
+
     def close(self) -> None:
         """Remove the files. `labels` and `members` then raise errors."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._members.search.team.leads:
+            shutil.rmtree(self._members.search.folder, ignore_errors=True)
 
     def __enter__(self) -> LargeGroups:
         return self
@@ -104,6 +142,7 @@ def friends_of_friends(
     memory: float | None = None,
     npart_min: int = 20,
     folder: str | Path | None = None,
+    mesh: Mesh | None = None,
     quiet: bool = False,
 ) -> LargeGroups:
     """Find friends-of-friends groups of more particles than memory holds.
@@ -118,11 +157,13 @@ def friends_of_friends(
             same properties and dtypes. Each piece is read twice.
         rlink: The linking length, one number.
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
-        memory: Bytes that the search may use. None means three quarters of the free memory.
+        memory: Bytes that this process may use. None means three quarters of the free memory.
         npart_min: Smallest number of particles of a listed group.
         folder: Folder for temporary files, up to 1.5 times the bytes of the particles. If a run was interrupted, a call
             with the same arguments continues it, and its results have the same bits. None means a new folder in the
             system's folder for temporary files; an error removes it.
+        mesh: Devices that share the work; None means one. All of their processes make the same call, with a folder that
+            they share.
         quiet: Whether to report no progress.
 
     Returns:
@@ -141,7 +182,7 @@ def friends_of_friends(
         True
     """
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
-    return group_pieces(pieces_of(pieces), rlink, boxsize, cfg, memory=memory, folder=folder, quiet=quiet)
+    return group_pieces(pieces_of(pieces), rlink, boxsize, cfg, memory=memory, folder=folder, mesh=mesh, quiet=quiet)
 
 
 def group_pieces(
@@ -150,20 +191,46 @@ def group_pieces(
     boxsize: ArrayLike | None,
     cfg: FofConfig,
     *,
-    memory: float | None,
-    folder: str | Path | None,
+    memory: float | None = None,
+    rows: int | None = None,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
     **options: Any,
 ) -> LargeGroups:
-    """Find groups; see `friends_of_friends`. ``options`` are further attributes of `Search`."""
+    """Find groups; see `friends_of_friends`.
+
+    ``rows`` is the number of particles in memory at once, instead of ``memory``. ``options`` are further attributes of
+    `Search`.
+    """
     dtype, (dims,) = pieces.columns["pos"]
     # The errors of a search in memory for invalid arguments.
     fof_and_catalogue(np.empty((0, dims), dtype), rlink, boxsize, cfg)
-    earlier = {} if folder is None or memory is not None else earlier_run(Path(folder))
-    rows = earlier.get("memory") or rows_in(memory, pieces)
+    team = Team(mesh)
+    lengths = box_lengths(boxsize, dims)
+
+    def begun(memory: float | None) -> Search:
+        """Return the search, and create or open its folders."""
+        earlier = earlier_run(place)
+        shares = earlier.get("shares") or len(team.devices)
+        capacity = rows or (earlier.get("memory") if memory is None else None)
+        capacity = capacity or rows_in(memory, pieces, devices=len(team.own))
+        search = Search(pieces, float(rlink), lengths, cfg, capacity, place, shares, team, **options)
+        _ = search.steps, search.steps_of
+        return search
+
     place = Path(tempfile.mkdtemp(prefix="jztree-") if folder is None else folder)
     try:
-        search = Search(pieces, float(rlink), box_lengths(boxsize, dims), cfg, rows, place, **options)
-        return LargeGroups(Members(search, find_groups(search)), pieces.lengths, place)
+        with team.together():
+            if team.leads:
+                search = begun(memory)
+                team.forget_meetings(place)
+        team.folder = place
+        with team.together():
+            if not team.leads:
+                if not earlier_run(place):
+                    raise ValueError(_NOT_SHARED.format(folder=place))
+                search = begun(None)  # the first process has chosen the rows and shares
+        return LargeGroups(Members(search, find_groups(search)), pieces.lengths)
     except BaseException:
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)

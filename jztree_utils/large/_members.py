@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -18,10 +18,10 @@ from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
 from jztree.tree import zsort
 
-from ..progress import progress
-from ._pieces import COLUMNS
-from ._steps import Result
-from ._sweep import Joined, Search, padded
+from ._pieces import COLUMNS, Reader
+from ._search import Search
+from ._steps import Steps
+from ._sweep import Joined, along_axis, ends_of_blocks, padded
 
 _BUCKET = 4  # a bucket holds this many times fewer particles than a slab, because they have more properties
 
@@ -40,67 +40,105 @@ class Members:
         # Numbers without gaps; the groups of each bucket are consecutive.
         self.bucket = np.cumsum(np.diff(bucket, prepend=bucket[:1]) > 0)
         self.sizes = np.bincount(self.bucket, joined.counts, minlength=1).astype(np.int64)
-        self._labels = self._deal()
-        self._parts = self._group()
+        self._starts = np.cumsum(self.sizes) - self.sizes
+        search.each(3, "read members of groups", search.pieces.num, self._read_share)
+        num = int(self.sizes.sum())
+        if search.by_id:
+            search.step("ids", lambda: {"num": len(self._ids("w+"))})
+        if search.keep:
+            search.step("rows", lambda: {"num": len(self.rows("w+"))})
+        search.each(4, "find properties of groups", num, self._group_share)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """The dtype of identifiers."""
         return self.record["id"] if self.search.has_ids else np.dtype(np.int64)
 
-    def _deal(self) -> list[Result]:
-        """Find the label of each particle, and write the members of each bucket to its file."""
-        search, results = self.search, []
-        with progress("read members of groups", search.pieces.num, quiet=search.quiet) as advance:
-            for number, (start, stop) in enumerate(search.ranges()):
-                results.append(search.steps.step(f"labels{number}", lambda: self._read(number, start, stop)))  # noqa: B023
-                search.steps.remove(f"keys{number}")
-                advance(stop - start)
-        return results
+    def reorder(self, members: np.ndarray) -> None:
+        """Write the identifiers and rows of records, group after group, as the new order of the members."""
+        group = members["group"]
+        ends, counts = np.cumsum(self.joined.counts), self.joined.counts
+        begins = np.flatnonzero(np.diff(group, prepend=-1))
+        place = np.arange(len(group)) - np.repeat(begins, np.diff(np.append(begins, len(group))))
+        place += (ends - counts)[group]
+        self._ids("r+")[place] = members["id" if self.search.has_ids else "row"]
+        self.rows("r+")[place] = members["row"]
 
-    def _read(self, number: int, start: int, stop: int) -> dict[str, Any]:
+    def rows(self, mode: Literal["r", "r+", "w+"] = "r") -> np.ndarray:
+        """Return the rows of all members in the order of `reorder`, mapped from a file."""
+        return self.search.steps.mapped("rows", mode, self.search.index, int(self.sizes.sum()))
+
+    def _ids(self, mode: Literal["r", "r+", "w+"]) -> np.ndarray:
+        return self.search.steps.mapped("ids", mode, self.id_dtype, int(self.sizes.sum()))
+
+    def _read_share(self, share: int) -> Iterator[tuple[int, str]]:
+        """Find the label of each particle of a share, and write the members of each bucket to its file."""
         search = self.search
-        label = np.empty(stop - start, search.index)
-        both = search.steps.read(f"keys{number}", search.index).reshape(-1, 2)
-        label[both[:, 0] - start] = self.joined.resolve(both[:, 1])
+        steps_of_ranges = search.read_ranges("labels", share, self._read)
+        for (number, _, _), progress in zip(search.ranges(share), steps_of_ranges, strict=True):
+            for steps in search.steps_of:
+                steps.remove(f"keys{number}")
+            yield progress
+
+    def _read(self, out: Steps, reader: Reader, number: int) -> dict[str, Any]:
+        search, run = self.search, out.result(f"run{number}")
+        columns = {str(name): reader.read(str(name)) for name in run["names"]}
+        reader.check_equal(run)
+        start = number * search.rows
+        label = np.empty(len(columns["pos"]), search.index)
+        for steps in search.steps_of:
+            both = steps.read(f"keys{number}", search.index).reshape(-1, 2)
+            label[both[:, 0] - start] = self.joined.resolve(both[:, 1])
         group = self.joined.numbers(label)
         members = np.flatnonzero(group >= 0)
         bucket = self.bucket[group[members]]
-        members = members[np.argsort(bucket, kind="stable")]
-        records = np.empty(len(members), self.record)
-        records["group"], records["row"] = group[members], members + start
+        members = members[_stable_order(bucket, len(self.sizes))]
+        kept, ends_of_kept = self._along_axis(columns["pos"]) if search.keep else (members, {})
+        selected = np.concatenate([members, kept]) if search.keep else members
+        records = np.empty(len(selected), self.record)
+        records["group"], records["row"] = group[selected], selected + start
+        records["group"][records["group"] < 0] = len(self.joined.counts)
         for name in self.names:
-            rows = search.pieces.read(name, start, stop)
+            rows = columns.pop(name) if name in columns else reader.read(name)
             if name == "mass" and (rows < 0).any():
                 raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
-            records[name] = rows[members]
+            records[name] = rows.take(selected, axis=0)
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if first < end:
-                search.steps.append(f"members{bucket_number}", records[first:end])
-        return {"label": label}
+                out.append(f"members{bucket_number}", records[first:end])
+        if search.keep:
+            out.append(f"along{number}", records[len(members) :])
+        return {"label": label, **ends_of_kept}
 
-    def _group(self) -> list[Result]:
-        search, results = self.search, []
-        with progress("find properties of groups", int(self.sizes.sum()), quiet=search.quiet) as advance:
-            for bucket, size in enumerate(self.sizes):
-                results.append(search.steps.step(f"catalogue{bucket}", lambda: self._catalogue(bucket)))  # noqa: B023
-                search.steps.remove(f"members{bucket}")
-                advance(int(size))
-        return results
+    def _along_axis(self, pos: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the order of particles along the axis, and the ends of its blocks."""
+        along = along_axis(pos, self.joined.axis, self.search.box[self.joined.axis])
+        order = np.argsort(along, kind="stable")
+        return order, ends_of_blocks(along[order], self.search.block_rows)
 
-    def _catalogue(self, bucket: int) -> dict[str, Any]:
+    def _group_share(self, share: int) -> Iterator[tuple[int, str]]:
+        search = self.search
+        for bucket in range(share, len(self.sizes), search.shares):
+            search.steps_of[share].step(f"catalogue{bucket}", self._catalogue, search.steps_of[share], bucket)
+            for steps in search.steps_of:
+                steps.remove(f"members{bucket}")
+            yield int(self.sizes[bucket]), ""
+
+    def _catalogue(self, out: Steps, bucket: int) -> dict[str, Any]:
         """Bring the members of a bucket into group order, and compute their catalogue."""
         search = self.search
-        records = search.steps.read(f"members{bucket}", self.record)
+        records = np.concatenate([steps.read(f"members{bucket}", self.record) for steps in search.steps_of])
         capacity = max(search.rows // _BUCKET, *self.sizes)
         names = [name for name in self.names if name != "id"]
         with jax.enable_x64(any(self.record[name].base.itemsize == 8 for name in names)):
             # The z-order of all particles determines the order of sums, and the origin of centres in periodic boxes.
             _, order = zsort.jit(padded(records["pos"], capacity), search.box, (self.joined.lower, self.joined.upper))
             in_z_order = np.asarray(order)
-            records = records[in_z_order[in_z_order < len(records)]]
-            _, first, number = np.unique(records["group"], return_index=True, return_inverse=True)
+            records = records.take(in_z_order[in_z_order < len(records)])
+            first_group, end_group = np.searchsorted(self.bucket, [bucket, bucket + 1])
+            number, first = records["group"] - first_group, np.empty(end_group - first_group, np.int64)
+            first[number[::-1]] = np.arange(len(records))[::-1]  # the last assignment stays
             label = np.arange(capacity, dtype=np.int32)
             label[: len(records)] = first[number]
             columns: dict[str, Any] = {name: padded(records[name], capacity) for name in names}
@@ -110,10 +148,12 @@ class Members:
         # The kernel orders groups by their first particles.
         by_number = np.argsort(np.argsort(first))
         ids = records["id" if search.has_ids else "row"]
-        by_group = np.lexsort((ids, records["group"]) if search.by_id else (records["group"],))
-        search.steps.append(f"grouped{bucket}", records[by_group])
+        by_group = np.argsort(ids, kind="stable") if search.by_id else np.arange(len(records))
+        by_group = by_group[_stable_order(number[by_group], len(first))]
+        out.append(f"grouped{bucket}", records.take(by_group))
         if search.by_id:
-            search.steps.append("ids", ids[by_group].astype(self.id_dtype))
+            start = self._starts[bucket]
+            self._ids("r+")[start : start + len(ids)] = ids[by_group]
         return {name: np.asarray(rows)[by_number] for name, rows in cata.columns().items() if rows is not None}
 
     @cached_property
@@ -126,8 +166,9 @@ class Members:
     def catalogue(self) -> FofCatalogue:
         """Return the catalogue of all listed groups, as NumPy arrays."""
         counts = self.joined.counts
-        names = self._parts[0].keys() & set(FofCatalogue.column_names())
-        columns: dict[str, Any] = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
+        parts = [self._steps(bucket).result(f"catalogue{bucket}") for bucket in range(len(self.sizes))]
+        names = parts[0].keys() & set(FofCatalogue.column_names())
+        columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
         offset = np.cumsum(counts) - counts
         is_small = int(counts.sum()) < 2**31
         columns["offset"] = offset.astype(np.int32 if is_small else np.int64)
@@ -135,18 +176,26 @@ class Members:
 
     def labels(self) -> Iterator[np.ndarray]:
         """Yield the labels of consecutive rows."""
-        for part in self._labels:
-            yield part["label"]
+        for result in self.search.results("labels"):
+            yield result["label"]
 
     def ids(self) -> np.ndarray:
         """Return the identifiers (without these, the rows) of all members in group order, mapped from a file."""
-        return self.search.steps.mapped("ids", self.id_dtype)
+        return self._ids("r")
+
+    def _steps(self, bucket: int) -> Steps:
+        return self.search.steps_of[bucket % self.search.shares]
 
     def blocks(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield consecutive members in group order, and their rows in the input."""
         for bucket in range(len(self.sizes)):
-            records = self.search.steps.read(f"grouped{bucket}", self.record)
+            records = self._steps(bucket).read(f"grouped{bucket}", self.record)
             columns: dict[str, Any] = {name: records[name].copy() for name in self.names}
             if self.search.pieces.shared_mass is not None:
                 columns["mass"] = self.search.pieces.shared_mass
             yield ParticleData(**columns, num=len(records), num_total=int(self.sizes.sum())), records["row"].copy()
+
+
+def _stable_order(numbers: np.ndarray, end: int) -> np.ndarray:
+    """Return the stable order of integers from 0 to ``end``. NumPy is fast with 16 bits."""
+    return np.argsort(numbers.astype(np.uint16) if end < 2**16 else numbers, kind="stable")

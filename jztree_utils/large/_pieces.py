@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +38,61 @@ class Pieces(Protocol):
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return a property of the rows from ``start`` to ``stop``; rows continue from piece to piece."""
 
+    def files(self, start: int, stop: int) -> list[Path]:
+        """Return the files with these rows; none for arrays."""
+
+
+class Reader:
+    """Reads properties of a range of rows, and computes their checksum.
+
+    Attributes:
+        names: The properties, in the order of reading.
+        checksum: The checksum of their rows.
+    """
+
+    def __init__(self, pieces: Pieces, start: int, stop: int) -> None:
+        self._pieces, self._start, self._stop = pieces, start, stop
+        self.names: list[str] = []
+        self.checksum = 0
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a property of the rows."""
+        rows = self._pieces.read(name, self._start, self._stop)
+        self.names.append(name)
+        self.checksum = zlib.crc32(np.ascontiguousarray(rows).view(np.uint8).data, self.checksum)
+        return rows
+
+    @property
+    def files(self) -> list[list[Any]]:
+        """The present name, size and time of each file with these rows."""
+        paths = [path.resolve() for path in self._pieces.files(self._start, self._stop)]
+        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The arrays to store for `check_unchanged`."""
+        return {"files": json.dumps(self.files), "names": np.array(self.names), "checksum": self.checksum}
+
+    def check_unchanged(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raise ValueError if the rows differ from an earlier `state`.
+
+        Rows are read again if a file has another size or time, and rows of arrays always.
+        """
+        if self.files and self.files == json.loads(str(state["files"])):
+            return
+        for name in state["names"]:
+            self.read(str(name))
+        self.check_equal(state)
+
+    def check_equal(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raise ValueError if the checksum of the same properties in an earlier `state` differs."""
+        if self.checksum != int(state["checksum"]):
+            names = " or ".join(file for file, _, _ in self.files) or f"rows {self._start:,} to {self._stop:,}"
+            raise ValueError(
+                f"{names} changed after an earlier step had read it; restore it, or remove the folder of temporary "
+                "files to begin again."
+            )
+
 
 def pieces_of(particles: Any, wide: bool = False) -> Pieces:
     """Return particles in pieces.
@@ -66,7 +124,7 @@ class _OfSnapshot:
         if wide:
             self.columns["pos"] = np.dtype(np.float64), self.columns["pos"][1]
         self.lengths = [snapshot.num]
-        # Not the contents of files, because a damaged one may be replaced before the run continues.
+        # A damaged file may be replaced before the run continues; the steps check the contents that they have read.
         header, files = snapshot.header, [str(path.resolve()) for path in snapshot.paths]
         self.about = [snapshot.ptype, list(header.npart_total), header.time, header.redshift, *files]
         self._snapshot = snapshot
@@ -74,6 +132,9 @@ class _OfSnapshot:
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         rows = self._snapshot.read(name, start, stop, finite=name in ("pos", "vel", "mass"))
         return np.asarray(rows, self.columns[name][0])
+
+    def files(self, start: int, stop: int) -> list[Path]:
+        return self._snapshot.files_with(start, stop)
 
 
 class _OfArrays:
@@ -110,6 +171,9 @@ class _OfArrays:
             row = start + int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
             raise ValueError(f"{name} of row {row} is NaN or infinite; remove such particles.")
         return rows
+
+    def files(self, start: int, stop: int) -> list[Path]:
+        return []
 
 
 def _properties(piece: Any) -> dict[str, Any]:

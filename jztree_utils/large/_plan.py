@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .._memory import bytes_in_words, host_memory
-from ._pieces import Pieces
+from ._pieces import COLUMNS, Pieces
 
 _BASE = 500 << 20  # bytes of Python, JAX and compiled searches
 _WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
@@ -13,31 +15,43 @@ _FEWEST = 1000  # particles in memory
 _GROUPED = 0.8  # share of particles in groups, for the estimate of disk space
 
 
-def rows_in(memory: float | None, pieces: Pieces, besides: int = 0) -> int:
+def rows_in(memory: float | None, pieces: Pieces, besides: int = 0, devices: int = 1) -> int:
     """Return the number of particles that a search may hold in memory at once.
 
     Args:
         memory: Bytes. None means three quarters of the free memory.
         pieces: The particles.
         besides: Number of rows of other arrays, such as queries, in memory.
+        devices: Number of devices that share the memory.
     """
     free = host_memory()
     if memory is None:
         memory = 0.75 * (4 << 30 if free is None else free)
     dtype, (dims,) = pieces.columns["pos"]
-    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize)) - besides
+    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize * devices)) - besides
     if rows < _FEWEST:
         raise ValueError(
             f"memory is {bytes_in_words(memory)}, but Python, the compiled searches and the queries alone need "
             f"{bytes_in_words(_BASE + besides * _WORDS * dims * dtype.itemsize)}; give more."
         )
-    return min(rows, max(pieces.num, 1))
+    return rows
 
 
-def disk_bytes(pieces: Pieces) -> int:
-    """Return an upper limit of the bytes of temporary files, if at most 80 % of the particles are in listed groups."""
-    row = 4 if pieces.num < 2**31 else 8
-    widths = {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in pieces.columns.items()}
-    slabs = widths["pos"] + widths.get("id", 0) + 4 + 2 * row
-    members = 2 * row + _GROUPED * (8 + row + sum(widths.values()))
-    return int(pieces.num * max(slabs, members))
+def disk_bytes(pieces: Pieces, kept: Sequence[Pieces] = ()) -> int:
+    """Return an upper limit of the bytes of temporary files, if at most 80 % of the particles are in listed groups.
+
+    Args:
+        pieces: The particles.
+        kept: The types whose particles are kept for the properties of groups.
+    """
+    row, width = 4 if pieces.num < 2**31 else 8, _width(pieces)
+    slabs = _width(pieces, ("pos", "id")) + 4 + 2 * row
+    members = 2 * row + _GROUPED * (8 + row + width)
+    files = sum(others.num * (8 + row + _width(others)) for others in kept)
+    return int(max(pieces.num * slabs, pieces.num * members + files))
+
+
+def _width(pieces: Pieces, names: Sequence[str] = COLUMNS) -> int:
+    """Return the bytes of properties of a particle."""
+    held = {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in pieces.columns.items()}
+    return sum(held.get(name, 0) for name in names)

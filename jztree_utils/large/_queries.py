@@ -115,7 +115,7 @@ def _parts(
     sources: Pieces, places: np.ndarray, k: int, memory: float | None, task: str, quiet: bool
 ) -> Iterator[tuple[int, Pos]]:
     """Yield the first row and the particles of consecutive ranges, padded to the same length."""
-    rows = rows_in(memory, sources, len(places) * (1 + k // 3))
+    rows = min(rows_in(memory, sources, len(places) * (1 + k // 3)), max(sources.num, 1))
     with progress(task, sources.num, quiet=quiet) as advance, jax.enable_x64(places.dtype == np.float64):
         for start in range(0, max(sources.num, 1), rows):
             pos = sources.read("pos", start, min(start + rows, sources.num))

@@ -10,9 +10,9 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -71,27 +71,34 @@ class Steps:
                     f"The folder {folder} holds an unfinished run with another {' and '.join(names) or 'version'}; "
                     "remove the folder, or choose another one."
                 )
-        elif any(folder.iterdir()):
+        elif any(path.suffix != ".part" for path in folder.iterdir()):
             raise ValueError(f"The folder {folder} holds other files; choose an empty folder, or a new name.")
         else:
             with _atomic(file) as temporary:
                 temporary.write_text(described)
 
-    def step(self, name: str, compute: Callable[[], dict[str, Any]]) -> Result:
-        """Return the arrays of a step by name. Arrays of an earlier run are read when they are used."""
-        path = self.folder / f"{name}.npz"
-        if not path.exists():
+    def result(self, name: str) -> Result:
+        """Return the arrays of a complete step."""
+        return Result(self.folder / f"{name}.npz")
+
+    def is_complete(self, name: str) -> bool:
+        """Return whether the arrays of a step exist."""
+        return (self.folder / f"{name}.npz").exists()
+
+    def step(self, name: str, compute: Callable[..., dict[str, Any]], *args: Any) -> Result:
+        """Return the arrays of a step by name, which ``compute`` returns for ``args`` unless an earlier run did."""
+        if not self.is_complete(name):
             if self._continues:
                 self._cut_files()
             try:
-                arrays = compute() | {_LENGTHS: json.dumps(self._lengths)}
-                with _atomic(path) as temporary, open(temporary, "wb") as file:
+                arrays = compute(*args) | {_LENGTHS: json.dumps(self._lengths)}
+                with _atomic(self.folder / f"{name}.npz") as temporary, open(temporary, "wb") as file:
                     np.savez(file, **arrays)
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise OutputError(_FULL.format(self.folder), errno.ENOSPC) from error
                 raise
-        result = Result(path)
+        result = self.result(name)
         self._lengths = json.loads(str(result[_LENGTHS]))
         return result
 
@@ -100,7 +107,8 @@ class Steps:
         self._continues = False
         for path in self.folder.iterdir():
             if path.suffix == ".rows":
-                os.truncate(path, self._lengths.get(path.stem, 0))
+                with suppress(FileNotFoundError):  # another process has read it, and removes it
+                    os.truncate(path, self._lengths.get(path.stem, 0))
             elif path.suffix == ".part":
                 path.unlink()
 
@@ -113,14 +121,14 @@ class Steps:
     def read(self, name: str, dtype: Any, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the rows of a file from ``start`` to ``stop``, one-dimensional."""
         path, dtype = self._rows(name), np.dtype(dtype)
-        if not self._lengths.get(name):
+        if not path.exists():
             return np.empty(0, dtype)
         count = -1 if stop is None else stop - start
         return np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
 
-    def mapped(self, name: str, dtype: Any) -> np.ndarray:
-        """Return all rows of a file, mapped into memory."""
-        return np.memmap(self._rows(name), dtype, "r") if self._lengths.get(name) else np.empty(0, dtype)
+    def mapped(self, name: str, mode: Literal["r", "r+", "w+"], dtype: Any, num: int) -> np.ndarray:
+        """Return a file of ``num`` rows, mapped into memory. Several processes may write different rows of it."""
+        return np.memmap(self.folder / f"{name}.mapped", dtype, mode, shape=(num,)) if num else np.empty(0, dtype)
 
     def remove(self, name: str) -> None:
         """Remove a file of rows that no later step reads."""

@@ -4,7 +4,8 @@
 2. Slabs: the runs are merged along the axis. Each slab is grouped together with the *surface*: the particles of earlier
    slabs within one linking length of all later particles. So any two linked particles are together in one search, which
    decides from the original positions, as a search in memory does.
-3. If the axis is periodic, the last surface is grouped with the first particles along the axis.
+3. Each share of the slabs is swept alone. Then its last surface is grouped with the first particles of the next share,
+   and, if the axis is periodic, the last surface of all with the first particles along the axis.
 
 The key of a group in a slab is the smallest row of its particles in the slab. If a group reaches several slabs, it has
 several keys, which pairs of keys join: a union-find over groups at surfaces, not over particles.
@@ -14,96 +15,27 @@ The cost is one sort of each run, and one search of each slab. A slab may be thi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jztree.config import FofConfig
 from jztree.data import Pos
 from jztree.fof import group_labels
 from jztree.tree import zsort
 
-from ..progress import progress
-from ._pieces import Pieces
+from ._pieces import Reader
+from ._search import Search
 from ._steps import Result, Steps
 
-_BLOCKS = 256  # blocks of a run, the smallest parts that slabs divide
+_SAMPLES, _SAMPLE = 64, 16  # slices of the sample that chooses the axis, and rows of each
 _TOO_LONG = (
     "The linking length {rlink:g} is so long that {surface:,} particles are within it of the next ones, but memory "
     "holds only {rows:,}; give more memory, or a smaller linking length."
 )
-
-
-@dataclass
-class Search:
-    """A search for groups.
-
-    Attributes:
-        pieces: The particles.
-        rlink: The linking length.
-        box: ``(d,)`` periodic lengths, 0 where open.
-        cfg: Options of the catalogue.
-        rows: Number of particles in memory at once.
-        folder: Folder of the results of each step.
-        quiet: Whether to report no progress.
-        by_id: Whether groups of equal size and the particles of each group are in the order of identifiers (of rows, if
-            there are none) instead of the z-order.
-        check: Called with the corners ``(2, d)`` of the bounding box of each run; it may raise an error.
-    """
-
-    pieces: Pieces
-    rlink: float
-    box: np.ndarray
-    cfg: FofConfig
-    rows: int
-    folder: Path
-    quiet: bool = False
-    by_id: bool = False
-    check: Callable[[np.ndarray], None] = lambda _: None
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps of this search, including steps of an earlier run."""
-        about = {
-            "input": self.pieces.about,
-            "linking length": self.rlink,
-            "box": self.box.tolist(),
-            "options": [str(self.cfg), self.by_id],
-            "memory": self.rows,
-        }
-        return Steps(self.folder, about)
-
-    @property
-    def npart_min(self) -> int:
-        """Smallest number of particles of a listed group."""
-        return self.cfg.catalogue.npart_min
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether runs contain identifiers."""
-        return self.by_id and "id" in self.pieces.columns
-
-    @property
-    def dims(self) -> int:
-        return len(self.box)
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.pieces.columns["pos"][0]
-
-    @property
-    def index(self) -> type[np.signedinteger]:
-        """The dtype of rows of all particles."""
-        return np.int32 if self.pieces.num < 2**31 else np.int64
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges of rows that are read together."""
-        return [(start, min(start + self.rows, self.pieces.num)) for start in range(0, self.pieces.num, self.rows)]
 
 
 def padded(rows: np.ndarray, capacity: int) -> np.ndarray:
@@ -117,85 +49,94 @@ class Runs:
     """Runs of particles, sorted along one axis.
 
     Attributes:
-        axis: The axis, the longest extent of the first run.
+        axis: The axis, the longest extent of a sample.
         lower, upper: Corners of the bounding box of all particles.
         reach: The linking length, with the rounding errors of wrapped positions.
+        first: ``(b,)`` ascending coordinates of the first particle of each block of any run.
+        last: ``(b,)`` coordinates of the last particle of each of these blocks, and of earlier ones.
     """
 
     def __init__(self, search: Search) -> None:
         self.search = search
-        self.axis = 0
-        infos: list[Result] = []
-        ranges = search.ranges()
-        with progress("sort particles along an axis", search.pieces.num, quiet=search.quiet) as advance:
-            for number, (start, stop) in enumerate(ranges):
-                infos.append(search.steps.step(f"run{number}", lambda: self._sort(number, start, stop)))  # noqa: B023
-                self.axis = int(infos[0]["axis"])
-                advance(stop - start)
+        self.axis = int(search.step("axis", self._longest_axis)["axis"])
+        search.each(1, "sort particles along an axis", search.pieces.num, self._sort_share)
+        infos = list(search.results("run"))
         corners = np.stack([info["corners"] for info in infos]) if infos else np.zeros((1, 2, search.dims))
         self.lower, self.upper = corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)
         rounding = 16 * np.finfo(np.float64).eps * (np.abs(corners).max() + search.box[self.axis])
         self.reach = search.rlink * (1 + 1e-12) + rounding
-        self._lengths = [stop - start for start, stop in ranges]
+        self._steps = [steps for share, steps in enumerate(search.steps_of) for _ in search.ranges(share)]
         starts = [info["starts"] for info in infos]
         run = np.repeat(np.arange(len(starts)), [len(start) for start in starts])
         block = np.concatenate([np.arange(len(start)) for start in starts]) if starts else run
-        first = np.concatenate(starts) if starts else np.empty(0)
+        first, last = (np.concatenate([np.empty(0), *(info[name] for info in infos)]) for name in ("starts", "ends"))
         order = np.lexsort((block, run, first))
         self.first, self._run, self._block = first[order], run[order], block[order]
+        self.last = np.maximum.accumulate(last[order])
 
     @property
     def period(self) -> float:
         """The length of the box along the axis, 0 if open."""
         return float(self.search.box[self.axis])
 
-    @property
-    def block_rows(self) -> int:
-        """Number of rows of a block."""
-        return -(-self.search.rows // _BLOCKS)
-
     def along(self, pos: np.ndarray) -> np.ndarray:
         """Return wrapped coordinates along the axis, float64."""
-        return _wrapped(pos[:, self.axis].astype(np.float64), self.period)
+        return along_axis(pos, self.axis, self.period)
 
-    def _sort(self, number: int, start: int, stop: int) -> dict[str, Any]:
+    def _longest_axis(self) -> dict[str, Any]:
         search = self.search
-        pos = search.pieces.read("pos", start, stop)
-        if number == 0:
-            extents = [
-                np.ptp(_wrapped(pos[:, axis].astype(np.float64), search.box[axis])) for axis in range(search.dims)
-            ]
-            self.axis = int(np.argmax(extents))
+        starts = np.unique(np.linspace(0, search.pieces.num, _SAMPLES, endpoint=False, dtype=np.int64))
+        slices = [search.pieces.read("pos", start, min(start + _SAMPLE, search.pieces.num)) for start in starts]
+        pos = np.concatenate(slices).astype(np.float64)
+        extents = [np.ptp(_wrapped(pos[:, axis], search.box[axis])) if len(pos) else 0 for axis in range(search.dims)]
+        return {"axis": np.argmax(extents)}
+
+    def _sort_share(self, share: int) -> Iterator[tuple[int, str]]:
+        return self.search.read_ranges("run", share, self._sort)
+
+    def _sort(self, steps: Steps, reader: Reader, number: int) -> dict[str, Any]:
+        pos = reader.read("pos")
         along = self.along(pos)
-        order = np.argsort(along, kind="stable").astype(np.int32)
-        search.steps.append(f"pos{number}", pos[order])
-        search.steps.append(f"row{number}", order)
-        if search.has_ids:
-            search.steps.append(f"id{number}", search.pieces.read("id", start, stop)[order])
+        order = np.argsort(along).astype(np.int32)
+        steps.append(f"pos{number}", pos.take(order, axis=0))
+        steps.append(f"row{number}", order)
+        if self.search.has_ids:
+            steps.append(f"id{number}", reader.read("id")[order])
         corners = np.stack([pos.min(axis=0), pos.max(axis=0)])
-        search.check(corners)
-        return {"axis": self.axis, "corners": corners, "starts": along[order[:: self.block_rows]]}
+        self.search.check(corners)
+        return {"corners": corners, **ends_of_blocks(along[order], self.search.block_rows)}
 
     def read(self, blocks: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return positions, rows, and identifiers (without these, rows) of the particles in blocks of `first`."""
         search, positions, rows, ids = self.search, [], [], []
         for run in np.unique(self._run[blocks]):
             blocks_of_run = self._block[blocks][self._run[blocks] == run]
-            start, stop = blocks_of_run[0] * self.block_rows, (blocks_of_run[-1] + 1) * self.block_rows
-            stop = min(stop, self._lengths[run])
-            flat = search.steps.read(f"pos{run}", search.dtype, start * search.dims, stop * search.dims)
+            start, stop = blocks_of_run[0] * search.block_rows, (blocks_of_run[-1] + 1) * search.block_rows
+            stop = min(stop, min((run + 1) * search.rows, search.pieces.num) - run * search.rows)
+            steps = self._steps[run]
+            flat = steps.read(f"pos{run}", search.dtype, start * search.dims, stop * search.dims)
             positions.append(flat.reshape(-1, search.dims))
-            rows.append(search.steps.read(f"row{run}", np.int32, start, stop) + search.index(run * search.rows))
+            rows.append(steps.read(f"row{run}", np.int32, start, stop) + search.index(run * search.rows))
             if search.has_ids:
-                ids.append(search.steps.read(f"id{run}", search.pieces.columns["id"][0], start, stop))
+                ids.append(steps.read(f"id{run}", search.pieces.columns["id"][0], start, stop))
         return np.concatenate(positions), np.concatenate(rows), np.concatenate(ids or rows)
 
     def remove(self) -> None:
         """Remove the files."""
-        for run in range(len(self._lengths)):
-            self.search.steps.remove(f"pos{run}")
-            self.search.steps.remove(f"row{run}")
-            self.search.steps.remove(f"id{run}")
+        for run, steps in enumerate(self._steps):
+            for name in ("pos", "row", "id"):
+                steps.remove(f"{name}{run}")
+
+
+def along_axis(pos: np.ndarray, axis: int, period: float) -> np.ndarray:
+    """Return wrapped coordinates along an axis, float64."""
+    return _wrapped(pos[:, axis].astype(np.float64), period)
+
+
+def ends_of_blocks(along: np.ndarray, block_rows: int) -> dict[str, np.ndarray]:
+    """Return the first and the last of the ascending coordinates of each block."""
+    starts = np.arange(0, len(along), block_rows)
+    return {"starts": along[starts], "ends": along[np.minimum(starts + block_rows, len(along)) - 1]}
 
 
 def _wrapped(coordinates: np.ndarray, period: float) -> np.ndarray:
@@ -212,6 +153,7 @@ class Joined:
         counts: ``(g,)`` numbers of particles.
         lower, upper: Corners of the bounding box of all particles.
         slabs: Number of slabs.
+        axis: The axis along which the slabs are consecutive.
     """
 
     pairs: np.ndarray
@@ -220,6 +162,7 @@ class Joined:
     lower: np.ndarray
     upper: np.ndarray
     slabs: int
+    axis: int
 
     @cached_property
     def _by_label(self) -> np.ndarray:
@@ -246,65 +189,112 @@ def _resolve(keys: np.ndarray, ascending: np.ndarray, roots: np.ndarray) -> np.n
 
 
 def find_groups(search: Search) -> Joined:
-    """Write the key of each particle to files, one per range of rows, and return the groups of all keys."""
+    """Write the key of each particle to files, one per range of rows and share, and return the groups of all keys."""
     runs = Runs(search)
     sweep = _Sweep(search, runs)
-    slabs = sweep.run()
-
-    def join() -> dict[str, Any]:
-        parts = {name: np.concatenate([slab[name] for slab in slabs]) for name in ("links", "keys", "counts", "firsts")}
-        pairs = _roots(np.concatenate([parts["links"], sweep.wrapped_links(slabs)]))
-        roots, group = np.unique(_resolve(parts["keys"], *pairs.T), return_inverse=True)
-        counts = np.zeros(len(roots), np.int64)
-        np.add.at(counts, group, parts["counts"])
-        is_listed = counts >= search.npart_min
-        place = sweep.places(parts["firsts"][is_listed[group]], group[is_listed[group]])
-        largest = np.lexsort((place, -counts[is_listed]))
-        return {"pairs": pairs, "labels": roots[is_listed][largest], "counts": counts[is_listed][largest]}
-
-    if not slabs:
-        empty = np.empty(0, np.int64)
-        return Joined(np.empty((0, 2), np.int64), empty, empty, runs.lower, runs.upper, 0)
-    joined = search.steps.step("groups", join)
-    runs.remove()
-    return Joined(joined["pairs"], joined["labels"], joined["counts"], runs.lower, runs.upper, len(slabs))
+    search.each(2, "find groups in slabs", search.pieces.num, sweep.sweep_share)
+    joined = search.step("groups", sweep.join)
+    if search.team.leads:
+        runs.remove()
+    pairs, labels, counts = (joined[name] for name in ("pairs", "labels", "counts"))
+    return Joined(pairs, labels, counts, runs.lower, runs.upper, int(joined["slabs"]), runs.axis)
 
 
 class _Sweep:
-    """The searches of all slabs, from the first to the last along the axis."""
+    """The searches of all slabs. Each share sweeps consecutive blocks, from the first slab to the last."""
 
     def __init__(self, search: Search, runs: Runs) -> None:
         self.search, self.runs = search, runs
 
-    def run(self) -> list[Result]:
+    def _blocks(self, share: int) -> tuple[int, int]:
+        return self.search.part(len(self.runs.first), share)
+
+    def sweep_share(self, share: int) -> Iterator[tuple[int, str]]:
+        """Find the groups of each slab of a share, and yield its number of particles, and no file."""
+        steps = self.search.steps_of[share]
+        end, stop = self._blocks(share)
         slabs: list[Result] = []
-        end, blocks = 0, len(self.runs.first)
-        with progress("find groups in slabs", self.search.pieces.num, quiet=self.search.quiet) as advance:
-            while end < blocks:
-                slabs.append(self.search.steps.step(f"slab{len(slabs)}", lambda: self._find(slabs, end)))  # noqa: B023
-                end = int(slabs[-1]["end"])
-                advance(int(slabs[-1]["num"]))
+        while end < stop:
+            slabs.append(steps.step(f"slab{len(slabs)}", self._find, share, slabs, end))
+            end = int(slabs[-1]["end"])
+            yield int(slabs[-1]["num"]), ""
+
+    def _slabs(self, share: int) -> list[Result]:
+        """Return the results of all slabs of a share."""
+        end, stop = self._blocks(share)
+        slabs: list[Result] = []
+        while end < stop:
+            slabs.append(self.search.steps_of[share].result(f"slab{len(slabs)}"))
+            end = int(slabs[-1]["end"])
         return slabs
 
-    def _find(self, slabs: list[Result], begin: int) -> dict[str, Any]:
+    def join(self) -> dict[str, Any]:
+        """Return the groups of all slabs together."""
+        slabs_of = [self._slabs(share) for share in range(self.search.shares)]
+        slabs = [slab for slabs in slabs_of for slab in slabs]
+        if not slabs:
+            empty = np.empty(0, np.int64)
+            return {"pairs": np.empty((0, 2), np.int64), "labels": empty, "counts": empty, "slabs": 0}
+        parts = {name: np.concatenate([slab[name] for slab in slabs]) for name in ("links", "keys", "counts", "firsts")}
+        pairs = _roots(np.concatenate([parts["links"], *self._links_of_shares(slabs_of)]))
+        roots, group = np.unique(_resolve(parts["keys"], *pairs.T), return_inverse=True)
+        counts = np.zeros(len(roots), np.int64)
+        np.add.at(counts, group, parts["counts"])
+        is_listed = counts >= self.search.npart_min
+        place = self.places(parts["firsts"][is_listed[group]], group[is_listed[group]])
+        largest = np.lexsort((place, -counts[is_listed]))
+        labels = roots[is_listed][largest]
+        return {"pairs": pairs, "labels": labels, "counts": counts[is_listed][largest], "slabs": len(slabs)}
+
+    def _links_of_shares(self, slabs_of: list[list[Result]]) -> Iterator[np.ndarray]:
+        """Yield the links across the surface between consecutive shares, and across the periodic boundary."""
+        runs, number = self.runs, sum(len(slabs) for slabs in slabs_of)
+        pos, keys = np.empty((0, self.search.dims), self.search.dtype), np.empty(0, self.search.index)
+        for share, slabs in enumerate(slabs_of):
+            if not slabs:
+                continue
+            is_near = runs.along(pos) >= runs.first[self._blocks(share)[0]] - runs.reach
+            pos, keys = pos[is_near], keys[is_near]
+            yield self._links(pos, keys, slabs, self._start(share))
+            pos, keys = np.concatenate([pos, slabs[-1]["surface"]]), np.concatenate([keys, slabs[-1]["surface_keys"]])
+        if runs.period and number > 1:
+            is_near = runs.along(pos) >= runs.period - runs.reach
+            yield self._links(pos[is_near], keys[is_near], [slab for slabs in slabs_of for slab in slabs], runs.reach)
+
+    def _start(self, share: int) -> float:
+        """Return the largest coordinate of a share's particles with links to earlier shares or the end of the box."""
+        first = self._blocks(share)[0]
+        end = self.runs.last[first - 1] if first else 0.0 if self.runs.period else -np.inf
+        return float(end + self.runs.reach)
+
+    def _links(self, pos: np.ndarray, keys: np.ndarray, slabs: list[Result], end: float) -> np.ndarray:
+        """Return the links between particles at a surface, and particles of slabs up to the coordinate ``end``."""
+        start, start_keys = (np.concatenate([slab[name] for slab in slabs]) for name in ("start", "start_keys"))
+        is_near = self.runs.along(start) <= end
+        if not len(pos) or not is_near.any():
+            return np.empty((0, 2), keys.dtype)
+        keys = np.concatenate([keys, start_keys[is_near]])
+        return _Groups(self._labels(np.concatenate([pos, start[is_near]])), keys).links(len(keys))
+
+    def _find(self, share: int, slabs: list[Result], begin: int) -> dict[str, Any]:
         """Find the groups in a slab that begins with a block."""
         search, runs = self.search, self.runs
         surface = slabs[-1]["surface"] if slabs else np.empty((0, search.dims), search.dtype)
         surface_keys = slabs[-1]["surface_keys"] if slabs else np.empty(0, search.index)
         held = len(surface)
-        if held + runs.block_rows > search.rows:
+        if held + search.block_rows > search.rows:
             raise ValueError(_TOO_LONG.format(rlink=search.rlink, surface=held, rows=search.rows))
-        end = begin + (search.rows - held) // runs.block_rows
+        end = min(begin + (search.rows - held) // search.block_rows, self._blocks(share)[1])
         pos, rows, ids = runs.read(slice(begin, end))
-        is_last = end >= len(runs.first)
+        is_last = end == len(runs.first)
         pos = np.concatenate([surface, pos])
         groups = _Groups(self._labels(pos), np.concatenate([surface_keys, rows]))
         along = runs.along(pos)
         following = runs.period if is_last and runs.period else np.inf if is_last else runs.first[end]
         at_end = along >= following - runs.reach
-        at_start = (along <= runs.reach) & bool(runs.period)
+        at_start = along <= max(self._start(share), self._start(0))
         at_start[:held] = False  # these are in the results of an earlier slab
-        self._write_keys(rows, groups.keys[held:])
+        self._write_keys(search.steps_of[share], rows, groups.keys[held:])
         at_surface = np.zeros(len(groups.smallest), bool)
         at_surface[groups.number[:held]] = True
         at_surface[groups.number[at_end | at_start]] = True
@@ -356,23 +346,15 @@ class _Sweep:
         _, place = np.unique(group[self._order(firsts)], return_index=True)
         return place
 
-    def _write_keys(self, rows: np.ndarray, keys: np.ndarray) -> None:
+    def _write_keys(self, steps: Steps, rows: np.ndarray, keys: np.ndarray) -> None:
         """Append rows and keys to the file of their range of rows."""
         part = (rows // self.search.rows).astype(np.uint16)
         order = np.argsort(part, kind="stable")
-        ends = np.cumsum(np.bincount(part, minlength=len(self.search.ranges())))
-        both = np.stack([rows, keys], axis=1)[order]
+        ends = np.cumsum(np.bincount(part, minlength=self.search.num_ranges))
+        both = np.stack([rows, keys], axis=1).take(order, axis=0)
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if start < end:
-                self.search.steps.append(f"keys{number}", both[start:end])
-
-    def wrapped_links(self, slabs: list[Result]) -> np.ndarray:
-        """Return the links across the periodic boundary, between the last slab and the first particles."""
-        pos = np.concatenate([slabs[-1]["surface"], *(slab["start"] for slab in slabs)])
-        keys = np.concatenate([slabs[-1]["surface_keys"], *(slab["start_keys"] for slab in slabs)])
-        if len(slabs) < 2 or not len(pos):
-            return np.empty((0, 2), keys.dtype)
-        return _Groups(self._labels(pos), keys).links(len(pos))
+                steps.append(f"keys{number}", both[start:end])
 
 
 class _Groups:

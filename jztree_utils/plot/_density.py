@@ -5,9 +5,9 @@ from __future__ import annotations
 # ruff: noqa: PLC0415 - matplotlib is optional
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -123,7 +123,8 @@ def plot_halos(
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
     Args:
-        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
+        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected. Objects that
+            are not arrays, but have a length and slices of rows, are read slice by slice.
         catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
             from `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the
             catalogue has them, otherwise numbers of particles.
@@ -201,7 +202,7 @@ class View:
     """The visible part of the particles.
 
     Attributes:
-        points: ``(n, 2)`` coordinates along the two ``axes``.
+        points: ``(n, 2)`` coordinates along the two ``axes``, an array or an object with slices.
         axes: The two visible dimensions.
         low: ``(2,)``, the lower corner of the visible region.
         high: ``(2,)``, the upper corner.
@@ -212,7 +213,7 @@ class View:
         circles: Meaning of the radii of circles.
     """
 
-    points: np.ndarray
+    points: Any
     axes: tuple[int, int]
     low: np.ndarray
     high: np.ndarray
@@ -239,23 +240,47 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
         ValueError: If ``pos`` does not have these dimensions, or a position is NaN or infinite.
     """
     check_no_units(pos=pos, boxsize=boxsize)
-    array = np.asarray(pos)
+    array: Any = np.asarray(pos) if isinstance(pos, Sequence) or hasattr(pos, "__array__") else pos
     if array.ndim != 2 or array.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
         raise ValueError(
             f"pos has shape {array.shape}; a picture of the dimensions {axes} needs (n, d) with d above both."
         )
-    points = array[:, axes]
-    if not np.isfinite(points).all():
-        row = int(np.argmin(np.isfinite(points).all(axis=1)))
-        raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
+    points = array[:, axes] if isinstance(array, np.ndarray) else _StoredPoints(array, axes)
     lengths = box_lengths(boxsize, array.shape[1])[list(axes)]
     periodic = lengths > 0
     if not len(points):
         return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
-    smallest, largest = points.min(axis=0).astype(np.float64), points.max(axis=0).astype(np.float64)
+    smallest, largest = _corners(points)
     margin = np.maximum(0.02 * (largest - smallest), 1e-6 * np.maximum(np.abs(largest), 1e-30))
     low, high = np.where(periodic, 0.0, smallest - margin), np.where(periodic, lengths, largest + margin)
     return View(points, axes, low, high, periodic)
+
+
+def _corners(points: Any) -> np.ndarray:
+    """Return the smallest and the largest coordinates, ``(2, 2)``. Raises ValueError if one is NaN or infinite."""
+    corners = []
+    for start in range(0, len(points), _BLOCK):
+        block = points[start : start + _BLOCK]
+        if not np.isfinite(block).all():
+            row = start + int(np.argmin(np.isfinite(block).all(axis=1)))
+            raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
+        corners.append([block.min(axis=0), block.max(axis=0)])
+    both = np.asarray(corners, np.float64)
+    return np.stack([both[:, 0].min(axis=0), both[:, 1].max(axis=0)])
+
+
+class _StoredPoints:
+    """Coordinates along two axes. Each slice is read when it is used."""
+
+    def __init__(self, rows: Any, axes: tuple[int, int]) -> None:
+        self._rows, self._axes = rows, axes
+        self.shape = (len(rows), 2)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return np.asarray(self._rows[rows])[:, self._axes]
 
 
 def draw(

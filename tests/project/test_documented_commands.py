@@ -48,6 +48,11 @@ def shell(page: Path) -> list[list[str]]:
     return commands("".join(text for _, text in blocks(page, "(?:sh|bash|console)")))
 
 
+def results(page: Path) -> list[list[str]]:
+    """Return the commands of a page that write groups or neighbours of one snapshot."""
+    return [command for command in shell(page) if command[0] in ("fof", "knn") and "-o" in command]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
 def test_documented_commands_exist(page: Path) -> None:
     for command in shell(page):
@@ -106,7 +111,7 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for ptype in (1, 4):
             file[f"PartType{ptype}/Coordinates"] = pos.astype(np.float32)
             file[f"PartType{ptype}/Velocities"] = random.normal(0, 1, pos.shape).astype(np.float32)
-            file[f"PartType{ptype}/ParticleIDs"] = np.arange(len(pos), dtype=np.uint64)
+            file[f"PartType{ptype}/ParticleIDs"] = np.arange(len(pos), dtype=np.uint64) + 1000 * ptype
     Path("snapdir_099").mkdir()
     for copy in ("snapdir_099/snapshot_099.hdf5", "snapshot_099.hdf5"):
         shutil.copy("odd.hdf5", copy)
@@ -142,3 +147,29 @@ def test_commands_of_a_page_run(page: Path, capsys: pytest.CaptureFixture[str]) 
         output = arguments.parse(words)
         if getattr(output, "output", None):
             assert Path(output.output.replace("{n}", "099")).exists()
+        check_result(words, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("files_of_the_pages")
+@pytest.mark.parametrize("page", [page for page in PAGES if results(page)], ids=lambda page: page.name)
+def test_results_of_a_page_pass_the_checks_by_brute_force(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in results(page):
+        words = [name for word in command for name in (sorted(glob.glob(word)) if "*" in word else [word])]
+        assert main(words) == 0, (command, capsys.readouterr().err)
+        assert check_result(words, capsys) or "--no-ids" in words or "--density" in words or "--kernel" in words, (
+            command
+        )
+
+
+def check_result(words: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Check the groups or the neighbours that a command has written. Return whether its file has what checks need."""
+    options = arguments.parse(words)
+    if options.command not in ("fof", "knn") or options.output is None or options.dry_run:
+        return False
+    capsys.readouterr()
+    (output,) = glob.glob(options.output.replace("{n}", "[0-9][0-9][0-9]"))
+    status = main(["verify", output, options.snapshot[0], "--samples", "20"])
+    error = capsys.readouterr().err
+    assert status == 0 or "lacks the identifiers" in error or "densities only" in error, (words, error)
+    return status == 0

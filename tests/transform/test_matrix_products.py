@@ -5,7 +5,9 @@ jaxlib 0.10.2 gives wrong sums of matrix-vector products on CPUs above 16,384 ro
 """
 
 import functools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ import numpy as np
 import pytest
 from public_calls import CALLS, NOT_DIFFERENTIABLE, ON_HOST, particles
 
+import jztree
+import jztree_utils
 from jztree import halos
 from jztree.data import FofCatalogue
 from transform.test_modes import total
@@ -38,6 +42,14 @@ def test_call_uses_no_matrix_product(name: str) -> None:
     assert not is_traced("dot_general", sum_of_call, rows)
     if name not in NOT_DIFFERENTIABLE:
         assert is_traced("dot_general", jax.grad(sum_of_call), rows) == (name in WITH_PRODUCT)
+
+
+def test_sources_name_no_matrix_product_of_jax() -> None:
+    """The tools multiply and search with NumPy alone, and no test calls all of them at all numbers of rows."""
+    products = r"(?:jnp|lax)\.(?:einsum|matmul|dot|vdot|inner|outer|tensordot|dot_general)\b"
+    for folder, names in ((jztree, products), (jztree_utils, rf"{products}|jnp\.searchsorted")):
+        for path in Path(folder.__file__).parent.rglob("*.py"):
+            assert not re.findall(names, path.read_text()), path
 
 
 @each_count

@@ -4,16 +4,20 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from processes import Ended, free_port, run_commands
+from utils.test_cli_devices import check_equal
 
 from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
@@ -52,6 +56,20 @@ def fof(snapshot: Path, output: Path | None, *options: str) -> int:
 
 
 MEMORY = ("--memory", "100kB")  # for 595 particles
+# The command line with little memory, which may fail in a step.
+SCRIPT = """
+import os, sys
+from jztree_utils import cli
+from jztree_utils.large import _plan, _steps
+_plan._BASE, _plan._FEWEST = 0, 10
+step = _steps.Steps.step
+def fails(steps, name, *args):
+    if name == os.environ.get("FAIL_IN"):
+        raise ValueError("interrupted")
+    return step(steps, name, *args)
+_steps.Steps.step = fails
+sys.exit(cli.main())
+"""
 
 
 def test_warnings_are_those_of_a_search_in_memory(
@@ -68,6 +86,50 @@ def test_warnings_are_those_of_a_search_in_memory(
         warnings.append(capsys.readouterr().err)
     assert warnings[0].count("warning:") == 2
     assert warnings[0] == warnings[1]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_devices_write_the_bytes_of_a_search_in_memory(
+    snapshot: Path, tmp_path: Path, use_devices: Callable[[int], None], count: int
+) -> None:
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    use_devices(count)
+    assert fof(snapshot, tmp_path / "pieces.hdf5", "--memory", f"{100 * count}kB") == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interruption(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "fof",
+        str(snapshot),
+        "-o",
+        "pieces.hdf5",
+        "--npart-min",
+        "3",
+        "--b",
+        "0.7",
+    ]
+    command += ["--memory", "200kB", "--snapshot-output", "copy.hdf5"]
+
+    def run(count: int, **variables: str) -> list[Ended]:
+        joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
+        environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
+        return run_commands([command] * count, environments, cwd=tmp_path)
+
+    ends = run(3, FAIL_IN="catalogue1")
+    assert [end.returncode for end in ends] == [2, 2, 2], ends
+    assert (tmp_path / "pieces.hdf5.pieces" / "share5" / "slab0.npz").exists()
+    ends = run(2)
+    assert [end.returncode for end in ends] == [0, 0], ends
+    assert fof(snapshot, tmp_path / "whole.hdf5", "--snapshot-output", str(tmp_path / "whole_copy.hdf5")) == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert (tmp_path / "copy.hdf5").read_bytes() == (tmp_path / "whole_copy.hdf5").read_bytes()
+    assert not (tmp_path / "pieces.hdf5.pieces").exists()
 
 
 @pytest.mark.parametrize("layout", ["native", "gadget4"])
@@ -89,6 +151,91 @@ def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: P
         assert fof(snapshot, None, *copies, *options) == 0
     for suffix in (".s.hdf5", ".g"):
         assert (tmp_path / f"pieces{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a snapshot of dark matter in clumps and filaments, and of gas."""
+    path, random = tmp_path_factory.mktemp("types") / "snap_001.hdf5", np.random.default_rng(8)
+    sizes, masses = {0: 1500, 1: 4000}, {0: 0.0, 1: 1.5}
+    centres = random.random((60, 3))
+    with h5py.File(path, "w") as file:
+        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
+        table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
+        header = {"BoxSize": 50.0, "Redshift": 1.0, "Time": 0.5, "NumFilesPerSnapshot": 1, "MassTable": table}
+        header |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "Omega0": 0.3, "OmegaLambda": 0.7}
+        header |= {"HubbleParam": 0.7, "UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43}
+        file.create_group("Header").attrs.update(header | {"UnitVelocity_in_cm_per_s": 1e5})
+        for ptype, num in sizes.items():
+            clumps = centres[random.integers(60, size=num)] + random.normal(0, 0.006, (num, 3))
+            pos = np.where(random.random((num, 1)) < 0.7, clumps, random.random((num, 3)))
+            group = file.create_group(f"PartType{ptype}")
+            group["Coordinates"] = (50 * pos % 50).astype(np.float32)
+            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
+            group["ParticleIDs"] = random.permutation(num).astype(np.uint64) + 10000 * ptype
+        file["PartType0/Masses"] = random.random(sizes[0], np.float32)
+    return path
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--properties", "--npart-min", "5000"), id="no groups"),
+        pytest.param(("--properties", "--boxsize", "0", "--rlink", "0.5"), id="open box"),
+        pytest.param(("--centre", "mass", "--overdensity", "50m", "--matter", "1"), id="centres of mass"),
+        pytest.param(("--subhaloes", "--npart-min", "5000"), id="subhaloes of no groups"),
+        pytest.param(("--subhaloes", "--min-bound", "10"), id="subhaloes"),
+        pytest.param(("--properties", "--subhaloes", "--min-bound", "10", "--layout", "gadget4"), id="Gadget-4"),
+        pytest.param(("--properties",), id="lowest potential"),
+    ],
+)
+def test_properties_equal_those_in_memory_up_to_rounding(
+    two_types: Path, tmp_path: Path, use_devices: Callable[[int], None], options: tuple[str, ...], count: int
+) -> None:
+    command = ["fof", str(two_types), *([] if "--npart-min" in options else ["--npart-min", "5"]), *options]
+    assert cli.main([*command, "-o", str(tmp_path / "whole.hdf5")]) == 0
+    use_devices(count)
+    assert cli.main([*command, "-o", str(tmp_path / "pieces.hdf5"), "--memory", f"{1.4 * count}MB"]) == 0
+    check_equal(tmp_path / "pieces.hdf5", tmp_path / "whole.hdf5")
+
+
+def test_copies_with_subhaloes_have_the_bytes_of_a_search_in_memory(two_types: Path, tmp_path: Path) -> None:
+    for name, options in (("whole", ()), ("pieces", ("--memory", "1.4MB"))):
+        copies = "--snapshot-output", str(tmp_path / f"{name}.hdf5")
+        command = ["fof", str(two_types), "--npart-min", "5", "--subhaloes", "--min-bound", "10", *copies, *options]
+        assert cli.main(command) == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["window0_1", "window1_0"])
+def test_interrupted_properties_continue_with_the_same_bytes(
+    two_types: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    step, options = Steps.step, ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
+
+    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
+        if name == moment:
+            raise ValueError("interrupted")
+        return step(steps, name, *arguments)
+
+    command = ["fof", str(two_types), "--npart-min", "5", *options]
+    assert cli.main([*command, "-o", str(tmp_path / "at_once.hdf5")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "step", interrupted)
+        assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 2
+    assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 0
+    assert (tmp_path / "continued.hdf5").read_bytes() == (tmp_path / "at_once.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize("box", [(), ("--boxsize", "0", "--rlink", "0.05")], ids=["periodic", "open"])
+def test_pictures_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, box: tuple[str, ...]) -> None:
+    pytest.importorskip("matplotlib")
+    for name, options in (("whole", ()), ("pieces", MEMORY)):
+        picture = str(tmp_path / f"{name}.png")
+        arguments = ["fof", str(snapshot), "--npart-min", "3", "--plot", picture, *box, *options]
+        assert cli.main(arguments) == 0
+    assert (tmp_path / "pieces.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
 
 
 def test_particles_without_identifiers_and_velocities(
@@ -113,7 +260,9 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
     planned = capsys.readouterr().out
     assert "does not fit" in planned
     assert "about 6 of at most 580 particles" in planned
+    assert "4: positions of all particles, their sorted copies" in planned
     assert f"in {tmp_path / 'pieces.hdf5.pieces'}, until the end" in planned
+    assert re.search("about [0-9.]+ s without reading the snapshot", planned)
     assert fof(snapshot, tmp_path / "pieces.hdf5") == 0
     assert "find groups piece by piece" in capsys.readouterr().out
     monkeypatch.undo()
@@ -123,17 +272,13 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
 
 def test_killed_run_continues_with_the_same_bytes(snapshot: Path, tmp_path: Path) -> None:
     output, folder = tmp_path / "pieces.hdf5", tmp_path / "pieces.hdf5.pieces"
-    script = (
-        "import sys; from jztree_utils import cli; from jztree_utils.large import _plan; "
-        "_plan._BASE = 0; _plan._FEWEST = 10; sys.exit(cli.main())"
-    )
-    command = [sys.executable, "-c", script, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
+    command = [sys.executable, "-c", SCRIPT, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
     process = subprocess.Popen([*command, *MEMORY], env=os.environ | {"JAX_PLATFORMS": "cpu"})
-    while process.poll() is None and not (folder / "slab1.npz").exists():
+    while process.poll() is None and not (folder / "share0" / "slab1.npz").exists():
         time.sleep(0.01)
     process.kill()
     assert process.wait() != 0
-    assert (folder / "slab1.npz").exists()
+    assert (folder / "share0" / "slab1.npz").exists()
     assert not output.exists()
     assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
@@ -162,6 +307,39 @@ def test_damaged_file_is_named_and_the_run_continues_with_a_sound_one(
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
+@pytest.mark.parametrize(("row", "moment"), [(5, "slab2"), (2500, "labels0")])
+def test_changed_file_is_named(
+    snapshot: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    row: int,
+    moment: str,
+) -> None:
+    output, step = tmp_path / "pieces.hdf5", Steps.step
+    file = snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
+
+    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
+        if name == moment:
+            raise ValueError("interrupted")
+        return step(steps, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "step", interrupted)
+        assert fof(snapshot, output, *MEMORY) == 2
+    before = file.stat()
+    with h5py.File(file, "a") as changed:
+        changed["PartType1/Coordinates"][row % 1500] += np.float32(1e-3)
+    capsys.readouterr()
+    assert fof(snapshot, output, *MEMORY) == 2
+    error = capsys.readouterr().err
+    assert f"{file} changed after an earlier step had read it; restore it" in error
+    # The same change, with the size and the time of the earlier file.
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert fof(snapshot, output, *MEMORY) == 2
+    assert f"{file} changed" in capsys.readouterr().err
+
+
 def test_full_disk_is_reported_and_the_run_continues(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,7 +353,7 @@ def test_full_disk_is_reported_and_the_run_continues(
     with monkeypatch.context() as patch:
         patch.setattr(Steps, "append", full)
         assert fof(snapshot, output, *MEMORY) == 2
-    assert f"The disk of {output}.pieces is full; free some space" in capsys.readouterr().err
+    assert f"The disk of {output}.pieces/share0 is full; free some space" in capsys.readouterr().err
     assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
@@ -186,8 +364,7 @@ def test_full_disk_is_reported_and_the_run_continues(
     [
         (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
         (("--memory", "1kB"), "memory is 0.977 kiB, but"),
-        ((*MEMORY, "--properties"), "--properties needs all particles in memory"),
-        ((*MEMORY, "--plot", "halos.png"), "--plot needs all particles in memory"),
+        ((*MEMORY, "--attach", "0"), "--attach needs all particles in memory"),
         ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
     ],
 )

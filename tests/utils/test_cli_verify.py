@@ -53,6 +53,78 @@ def test_catalogue_with_spheres_passes_and_planted_errors_are_found(
         assert f"its spheres {sphere} have faults" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def of_several_types(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the catalogue and the snapshot of dark matter, and of stars that are attached."""
+    folder, random = tmp_path_factory.mktemp("types"), np.random.default_rng(4)
+    sizes, centres = {1: 2000, 4: 700}, random.random((30, 3))
+    with h5py.File(folder / "snap.hdf5", "w") as file:
+        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
+        header = {"BoxSize": 1.0, "NumFilesPerSnapshot": 1, "MassTable": [0, 2.0, 0, 0, 0, 0]}
+        file.create_group("Header").attrs.update(header | {"NumPart_ThisFile": counts, "NumPart_Total": counts})
+        for ptype, num in sizes.items():
+            group = file.create_group(f"PartType{ptype}")
+            pos = centres[random.integers(30, size=num)] + random.normal(0, 0.02, (num, 3))
+            group["Coordinates"] = (pos % 1).astype(np.float32)
+            group["ParticleIDs"] = random.permutation(num) + 10_000 * ptype
+        file["PartType4/Masses"] = random.random(sizes[4], np.float32)
+    output = folder / "halos.hdf5"
+    options = ["--attach", "4", "--attach-within", "1", "--rlink", "0.012"]
+    assert cli.main(["fof", str(folder / "snap.hdf5"), "-o", str(output), *options, "-q"]) == 0
+    return output, folder / "snap.hdf5"
+
+
+def test_catalogue_of_several_types_passes(
+    of_several_types: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", *map(str, of_several_types), "--json"]) == 0
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["content"] for check in checks] == [
+        "members",
+        "group labels",
+        "attached particles of type 4",
+        "types",
+        "catalogue",
+    ]
+    assert [check["rows"] for check in checks[1:3]] == [2000, 700]
+
+
+def exchange_star(rows: np.ndarray) -> None:
+    """Replace a star of the first group by a star of another group, and the other way around."""
+    stars = np.flatnonzero(rows >= 40_000)
+    rows[stars[[0, -1]]] = rows[stars[[-1, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("Members/id", exchange_star, "attached particles of type 4"),
+        ("Groups/mass_by_type", lambda rows: rows.__imul__(1.001), "its types have faults"),
+        ("Groups/count_by_type", lambda rows: rows.__iadd__([0, 1, 0, 0, -1, 0]), "its types have faults"),
+    ],
+)
+def test_planted_errors_of_several_types_are_found(
+    of_several_types: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    change: Any,
+    message: str,
+) -> None:
+    output, snapshot = of_several_types
+    result = changed(output, tmp_path, name, change)
+    assert cli.main(["verify", str(result), str(snapshot)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_shared_identifiers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "snap.npz", pos=np.zeros((30, 3), np.float32), id=np.arange(30) // 2, boxsize=1.0)
+    arguments = [str(tmp_path / "halos.hdf5"), str(tmp_path / "snap.npz")]
+    assert cli.main(["fof", arguments[1], "-o", arguments[0], "--rlink", "0.1"]) == 0
+    assert cli.main(["verify", *arguments]) == 2
+    assert "share the identifier 0, so that the members of groups are unknown" in capsys.readouterr().err
+
+
 def swap(rows: np.ndarray) -> None:
     rows[[0, -1]] = rows[[-1, 0]]
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 import jztree as jz
 from jztree_utils import large
@@ -48,11 +49,12 @@ def memory_for(rows: int, part: jz.data.ParticleData) -> float:
     return rows * _plan._WORDS * part.pos.shape[1] * part.pos.itemsize
 
 
-def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart_min: int = 4) -> int:
-    """Compare groups with ``rows`` particles in memory with those in memory. Return the number of listed groups."""
+def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart_min: int = 4, devices: int = 1) -> int:
+    """Compare groups, with ``rows`` particles on each device, with those in memory. Return the number of groups."""
     particles, cata = jz.friends_of_friends(part, rlink, boxsize=box, npart_min=npart_min)
     label = np.asarray(jz.group_labels(part, rlink, boxsize=box))
-    options = {"memory": memory_for(rows, part), "npart_min": npart_min, "quiet": True}
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("device",))
+    options = {"memory": devices * memory_for(rows, part), "npart_min": npart_min, "mesh": mesh, "quiet": True}
     pieces = in_pieces(part)
     with large.friends_of_friends(pieces, rlink, box, **options) as groups:
         labels, blocks, numbers = list(groups.labels()), list(groups.members()), groups.numbers()
@@ -77,7 +79,7 @@ LATTICE = np.stack(np.meshgrid(*[np.arange(12)] * 3), axis=-1).reshape(-1, 3) / 
 CHAIN = np.stack([np.random.default_rng(1).permutation(N) / N, np.zeros(N)], axis=1)
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("part", "rlink", "box", "rows"),
     [
         pytest.param(particles(), 0.05, None, N, id="one slab"),
@@ -95,8 +97,19 @@ CHAIN = np.stack([np.random.default_rng(1).permutation(N) / N, np.zeros(N)], axi
         pytest.param(particles(), 0.05, 1.0, 500, id="periodic box"),
     ],
 )
+
+
+@CASES
 def test_groups_equal_those_in_memory(part: jz.data.ParticleData, rlink: float, box: Any, rows: int) -> None:
     compare(part, rlink, box, rows)
+
+
+@CASES
+def test_groups_of_several_devices_equal_those_in_memory(
+    part: jz.data.ParticleData, rlink: float, box: Any, rows: int
+) -> None:
+    compare(part, rlink, box, rows, devices=4)
+    compare(part, rlink, box, rows, npart_min=1, devices=3)
 
 
 def test_float64_groups_equal_those_in_memory() -> None:

@@ -75,6 +75,20 @@ def test_reading_a_snapshot_counts_particles(clock: Clock, monkeypatch: pytest.M
     ]
 
 
+def test_reports_name_the_file_that_follows(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with progress("sort particles", 30) as advance:
+        for where in ("snap.1", "snap.2", ""):
+            clock.now += 10
+            advance(10, where)
+    assert stream.getvalue().splitlines() == [
+        "sort particles: 33%, 10 of 30 particles, 20 s left, snap.1",
+        "sort particles: 67%, 20 of 30 particles, 10 s left, snap.2",
+        "sort particles: 100%, 30 of 30 particles",
+        "sort particles: 30 particles in 30 s",
+    ]
+
+
 BOTH = pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["terminal", "log"])
 
 

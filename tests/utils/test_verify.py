@@ -78,6 +78,26 @@ def test_groups_pass_and_planted_labels_are_found(pos: np.ndarray) -> None:
     assert "no chain of links" in str(verify.group_labels(pos, joined, RLINK, boxsize=BOX))
 
 
+def test_attached_particles_pass_and_planted_labels_are_found(pos: np.ndarray) -> None:
+    label, stars = labels(pos), pos[:200] + pos.dtype.type(0.01)
+    label[label % 3 == 0] = -1
+    distance, nearest = (np.array(column)[:, 0] for column in jz.nearest(pos, 1, queries=stars, boxsize=BOX))
+    of_stars = np.where(distance <= 0.012, label[nearest], -1)
+    assert (of_stars >= 0).any()
+    verify.attached(pos, label, stars, of_stars, 0.012, boxsize=BOX).raise_if_wrong()
+    verify.attached(pos, label, stars, label[nearest], boxsize=BOX).raise_if_wrong()
+    (far,), planted = np.flatnonzero(distance > 0.012)[:1], label[nearest]
+    planted[far] = 7
+    faults = verify.attached(
+        pos, label, stars, np.where(distance > 0.012, planted, of_stars), 0.012, boxsize=BOX
+    ).faults
+    assert any(fault.startswith(f"row {far} has the label 7, but the nearest grouped particle is") for fault in faults)
+    planted[:] = of_stars
+    planted[3] = -2
+    (fault,) = verify.attached(pos, label, stars, planted, 0.012, boxsize=BOX).faults
+    assert fault.startswith("row 3 has the label -2, but the nearest")
+
+
 def test_counts_pass_and_a_lost_count_is_found(pos: np.ndarray) -> None:
     count = np.array(jz.count_within(pos, 0.1, boxsize=BOX))
     verify.counts_within(pos, 0.1, count, boxsize=BOX).raise_if_wrong()

@@ -20,7 +20,7 @@ _PICTURES = (".png", ".pdf", ".svg")
 _TABLE = ".parquet"
 _FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 # Options of jztree fof that need all particles in memory.
-IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot")
+IN_MEMORY = ("attach",)
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
     **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),

@@ -113,7 +113,7 @@ def each_run(
         types: Attached types, and types that count in spheres; see `Source`.
         layout: Layout of the catalogues that would be written, if any.
         check: Checks the options of a run; it raises on all processes, also with ``--dry-run``.
-        plan: Describes further steps of a run for ``--dry-run``.
+        plan: Describes the steps and the time of a run for ``--dry-run``, if these are not those of ``work``.
     """
     print_machine(mesh)
     for run in todo:
@@ -167,7 +167,7 @@ def print_estimate(
         work: The work to estimate.
         as_json: Print JSON for scripts instead of text.
         layout: Layout of the catalogue that would be written, if any.
-        plan: Further steps.
+        plan: The steps and their time, if these are not those of ``work``.
     """
     snapshots = open_checked(source, layout)
     matter = _matter(source, snapshots, work)
@@ -176,10 +176,14 @@ def print_estimate(
     num = sum(snapshot.num for snapshot in snapshots)
     memory = _memory([*snapshots, *matter], work, mesh)
     have = available_memory(mesh.devices.flat[0])
-    seconds = _seconds(work, num, ndim, dtype, mesh)
+    lines, facts = plan
+    if not facts:
+        seconds = _seconds(work, num, ndim, dtype, mesh)
+        facts = {"seconds": seconds}
+        lines = [("time", f"about {number(float(f'{seconds:.1g}'))} s for the search only")]
     if as_json:
-        facts = {"particles": num, "devices": mesh.size, "bytes_a_device": memory, "bytes_available": have}
-        print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts | plan[1])
+        facts |= {"particles": num, "devices": mesh.size, "bytes_a_device": memory, "bytes_available": have}
+        print_json({"snapshot": str(source.path), "output": run.output} | facts)
         return
     fits = "" if have is None else f" of {bytes_in_words(have)}: {'fits' if memory <= have else 'does not fit'}"
     say(f"  {source.path}")
@@ -190,8 +194,7 @@ def print_estimate(
             ("would write", ", ".join(run.all) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
-            *plan[0],
-            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search only"),
+            *lines,
         ]
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -66,30 +67,74 @@ def run_fof(args: Namespace) -> None:
 
     def run_one(run: Run, source: Source) -> None:
         if fof_large.is_piecewise(args, source, mesh, work):
-            _run_piecewise(args, run, source, layout)
+            _run_piecewise(args, run, source, mesh, layout, spheres)
         else:
             _run_one(args, run, source, mesh, layout, spheres)
 
     def plan(run: Run, source: Source) -> dry_run.Plan:
-        return fof_large.plan(args, run, source) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
+        return fof_large.plan(args, run, source, mesh) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
 
     dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
 
 
-def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None) -> None:
+def _run_piecewise(
+    args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None, spheres: tuple[str, ...]
+) -> None:
     """Find the groups of a snapshot that does not fit into memory, write the catalogue, print a summary."""
-    part = fof_large.open_pieces(source, layout)
-    rlink = _linking_length(args, part.separation)
+    with io.failing_together(mesh):
+        if io.is_shared(mesh) and not run.files:
+            raise ValueError("Several processes share temporary files next to the catalogue; give its name with -o.")
+        part = fof_large.open_pieces(source, layout, bool(spheres))
+        rlink = _linking_length(args, part.separation)
+        options, left_out = _group_options(args, part, rlink, spheres)
+        _warn_of_length(args, rlink, part.separation)
+    with fof_large.find_groups(args, run, part, rlink, options, mesh) as groups:
+        columns, subhaloes = fof_large.find_properties(part, groups, options)
+        with groups.together():
+            if jax.process_index() != 0:
+                return
+            fof_large.warn_of_particles(part, groups)
+            cata = groups.catalogue
+            if options.neighbours:
+                columns |= shapes(cata, columns)
+            extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
+            info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
+            if run.output is not None:
+                _write(
+                    args,
+                    run.output,
+                    cata,
+                    None if args.no_ids else groups.ids(),
+                    info,
+                    extra=extra,
+                    subhaloes=subhaloes,
+                )
+            if run.copies:
+                numbers, places = {source.ptype: groups.numbers()}, None
+                if subhaloes is not None:
+                    rows = groups.rows()
+                    places = io.group_of_rows(rows, np.ones_like(rows), {source.ptype: part.num})
+                write_copies(run, part.snapshot, numbers, int(cata.ngroups), info, args.layout, places)
+            _plot(run, part, part.part.pos, cata)
+            _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
+
+
+def _group_options(
+    args: Namespace, part: Particles, rlink: float, spheres: tuple[str, ...]
+) -> tuple[GroupOptions, str]:
+    """Return the options of the properties of groups, and the properties that the snapshot lacks data for, in words."""
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-    _warn_of_length(args, rlink, part.separation)
-    with fof_large.find_groups(args, run, part, rlink, cfg) as groups:
-        info = _info(args, run, source, part, rlink)
-        if run.output is not None:
-            _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
-        if run.copies:
-            numbers = {source.ptype: groups.numbers()}
-            write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
-    _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
+    within = args.attach_within if args.attach_within < math.inf else None
+    options, left_out = GroupOptions(cfg=cfg, attach_within=within), ""
+    if spheres:
+        options = with_all_properties(options, part, spheres, args.centre, rlink)
+        if left_out := missing_in_words(options, part, spheres):
+            left_out += what_to_give(part.header)
+    if args.subhaloes:
+        softening = SOFTENING * rlink if args.softening is None else args.softening
+        candidates = args.candidates.replace("-", "_")
+        options = replace(options, subhaloes=subhalo_options(part, softening, args.min_bound, candidates))
+    return options, left_out
 
 
 def _run_one(
@@ -99,18 +144,7 @@ def _run_one(
     separation = part.separation
     with io.failing_together(mesh):
         rlink = _linking_length(args, separation)
-        cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-        within = args.attach_within if args.attach_within < math.inf else None
-        options, left_out = GroupOptions(cfg=cfg, attach_within=within), ""
-        if spheres:
-            options = with_all_properties(options, part, spheres, args.centre, rlink)
-            if left_out := missing_in_words(options, part, spheres):
-                left_out += what_to_give(part.header)
-        if args.subhaloes:
-            softening = SOFTENING * rlink if args.softening is None else args.softening
-            options = replace(
-                options, subhaloes=subhalo_options(part, softening, args.min_bound, args.candidates.replace("-", "_"))
-            )
+        options, left_out = _group_options(args, part, rlink, spheres)
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
@@ -118,8 +152,6 @@ def _run_one(
         if result is not None:
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
             _finish(args, run, part, pos, result, info, options, left_out)
-            if left_out:
-                say(f"\n  left out: {left_out}.")
 
 
 def _info(
@@ -191,10 +223,7 @@ def _finish(
         in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
         places = None if subhaloes is None else io.group_of_rows(members.row, np.ones_like(members.row), nums)
         write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout, places)
-    if run.plot is not None:
-        with stage("draw the halos", part.num) as report:
-            _draw(run.plot, pos, cata, part.header)
-            report.detail = str(run.plot)
+    _plot(run, part, pos, cata)
     _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
 
 
@@ -220,6 +249,8 @@ def _report(
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
+    if left_out:
+        say(f"\n  left out: {left_out}.")
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
@@ -248,16 +279,21 @@ def _warn_of_length(args: Namespace, rlink: float, separation: MeanSeparation | 
         )
 
 
-def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
-    plot.plot_halos(
-        pos,
-        cata,
-        header.boxsize,
-        path,
-        length_unit=io.unit_name(header, "length"),
-        mass_unit=io.unit_name(header, "mass"),
-        title=f"{len(pos):,} particles",
-    )
+def _plot(run: Run, part: Particles, pos: Any, cata: FofCatalogue) -> None:
+    """Draw the picture of a run, if it has one."""
+    if run.plot is None:
+        return
+    with stage("draw the halos", part.num) as report:
+        plot.plot_halos(
+            pos,
+            cata,
+            part.header.boxsize,
+            run.plot,
+            length_unit=io.unit_name(part.header, "length"),
+            mass_unit=io.unit_name(part.header, "mass"),
+            title=f"{part.num:,} particles",
+        )
+        report.detail = run.plot
 
 
 def _summary(

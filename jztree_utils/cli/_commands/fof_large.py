@@ -1,52 +1,58 @@
 """``jztree fof`` for snapshots that do not fit into memory: the groups are found piece by piece, with files on disk."""
 
 import math
+import time
 import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from jztree.config import FofConfig
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import ParticleData
 
-from ... import large
+from ... import io, large
 from ..._memory import bytes_in_words
 from .._particles.box import check_box, find_outside
+from .._particles.group_properties import NEIGHBOURS, GroupOptions
+from .._particles.group_windows import WindowProperties, subhalo_table
 from .._particles.on_disk import OnDisk, on_disk
-from .._particles.reading import Source
-from .._report import is_quiet, stage, warn
+from .._particles.reading import Source, open_matter
+from .._report import is_quiet, number, stage, warn
 from .._verbose import print_snapshot
-from .argument_checks import IN_MEMORY
+from .argument_checks import IN_MEMORY, with_properties
 from .dry_run import Work, memory_needed
 from .outputs import Run
 from .snapshots import open_checked
 
 _NAMES = ("mass", "vel", "id")
+_SAMPLE, _SLABS = 200_000, 4  # number of points for the timing, and the largest number of their slabs
 
 
 def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> bool:
     """Return whether to find groups piece by piece: on request, or if the particles do not fit into memory."""
     if args.memory is not None:
-        if mesh.size > 1:
-            raise ValueError(f"--memory uses one device, but there are {mesh.size}; start one process with one device.")
         return True
-    if mesh.size > 1 or any(getattr(args, name) for name in IN_MEMORY):
+    if io.is_shared(mesh) or any(getattr(args, name) for name in IN_MEMORY):
         return False
     need, have = memory_needed(source, mesh, work)
     return have is not None and need > have
 
 
-def open_pieces(source: Source, layout: str | None) -> OnDisk:
-    """Open the snapshot without reading particles."""
+def open_pieces(source: Source, layout: str | None, spheres: bool) -> OnDisk:
+    """Open the snapshot without reading particles; with ``spheres``, also the matter that counts in spheres."""
     with stage("open the snapshot"):
-        (snapshot,) = open_checked(source, layout)
-        print_snapshot([snapshot])
-        return on_disk(snapshot, _NAMES)
+        (snapshot,) = snapshots = open_checked(source, layout)
+        print_snapshot(snapshots)
+        return on_disk(snapshot, _NAMES, open_matter(source, snapshots) if spheres else None)
 
 
-def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofConfig) -> large.LargeGroups:
+def find_groups(
+    args: Namespace, run: Run, part: OnDisk, rlink: float, options: GroupOptions, mesh: Mesh
+) -> large.LargeGroups:
     """Find the groups, and check the box. The next call with the same options continues an interrupted one."""
     work = stage("find groups piece by piece", part.num)
     with jax.enable_x64(part.wide), warnings.catch_warnings(), work as report:
@@ -56,39 +62,91 @@ def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofC
             large.pieces_of(part.snapshot, part.wide),
             rlink,
             part.header.boxsize or None,
-            cfg,
+            options.cfg,
             memory=args.memory,
             folder=folder_of(run),
+            mesh=mesh,
             quiet=is_quiet(),
             by_id=True,
+            keep=needs_surroundings(options),
             check=lambda corners: check_box(corners, part.header),
         )
         report.detail = f"{groups.slabs} slabs"
+    return groups
+
+
+def needs_surroundings(options: GroupOptions) -> bool:
+    """Return whether results depend on the particles around groups."""
+    return options.neighbours > 0 or options.subhaloes is not None
+
+
+def find_properties(
+    part: OnDisk, groups: large.LargeGroups, options: GroupOptions
+) -> tuple[dict[str, np.ndarray], dict[str, io.Column] | None]:
+    """Find the properties of groups that depend on the particles around them, and their subhaloes."""
+    if not needs_surroundings(options):
+        return {}, None
+    others = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
+    shared = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in others)]
+    neighbours = options.neighbours or min(NEIGHBOURS, part.num)
+    properties = WindowProperties(options, part.header.boxsize, groups.corners, shared, neighbours, part.wide)
+    with stage("find properties", part.num), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
+        columns, lists = groups.near_groups(properties, others)
+    return columns, None if options.subhaloes is None else subhalo_table(lists)
+
+
+def warn_of_particles(part: OnDisk, groups: large.LargeGroups) -> None:
+    """Warn of particles outside the box, and of masses that differ from the table."""
     part.outside = find_outside(groups.corners, part.header, part.count_outside)
     for sentence in part.differing_masses():
         warn(sentence)
     if part.outside is not None:
         warn(part.outside.sentence)
-    return groups
 
 
 def folder_of(run: Run) -> Path | None:
-    """Return the folder of the temporary files, next to the catalogue; None without a catalogue."""
-    return None if run.output is None else Path(f"{run.output}.pieces")
+    """Return the folder of the temporary files, next to the first output; None without an output."""
+    return Path(f"{run.files[0]}.pieces") if run.files else None
 
 
-def plan(args: Namespace, run: Run, source: Source) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Describe the passes over the files and the temporary files, in words and for scripts."""
-    (snapshot,) = open_checked(source, None)
-    pieces = large.pieces_of(snapshot, on_disk(snapshot, _NAMES).wide)
-    rows, disk = large.rows_in(args.memory, pieces), large.disk_bytes(pieces)
-    slabs = math.ceil(snapshot.num / rows)
+def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Describe the passes over the files, the temporary files, and the time, in words and for scripts."""
+    (snapshot,) = snapshots = open_checked(source, None)
+    part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
+    keeps = with_properties(args) or args.subhaloes
+    pieces, *others = (large.pieces_of(one, part.wide) for one in (snapshot, *part.matter))
+    rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
+    rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
+    disk = large.disk_bytes(pieces, [pieces, *others] if keeps else [])
+    slabs, seconds = math.ceil(snapshot.num / rows), _seconds(pieces, rows) / mesh.size
+    passes = "positions of all particles, their sorted copies, properties of all particles, members of groups"
     lines = [
-        ("passes", "2 over the files: the positions of all particles, then the properties of members of groups"),
+        ("passes", f"5: {passes}, surroundings of groups" if keeps else f"4: {passes}"),
         ("slabs", f"about {slabs:,} of at most {rows:,} particles"),
         (
             "disk",
             f"up to {bytes_in_words(disk)} in {folder_of(run) or 'the folder for temporary files'}, until the end",
         ),
+        (
+            "time",
+            f"about {number(float(f'{seconds:.1g}'))} s without reading the snapshot, --properties and --subhaloes",
+        ),
     ]
-    return lines, {"slabs": slabs, "bytes_on_disk": disk}
+    return lines, {"slabs": slabs, "bytes_on_disk": disk, "seconds": seconds}
+
+
+def _seconds(pieces: large.Pieces, rows: int) -> float:
+    """Estimate the time for all particles from that of random points in as many slabs, if these are few."""
+    num = min(pieces.num, _SAMPLE)
+    random, (dtype, (dims,)) = np.random.default_rng(1), pieces.columns["pos"]
+    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in pieces.columns.items()}
+    columns |= {"pos": random.random((num, dims)).astype(dtype), "id": np.arange(num)}
+    sample, rlink = large.pieces_of([ParticleData(**columns)]), 0.2 * num ** (-1 / dims)
+    cfg, seconds = FofConfig(catalogue=CatalogueConfig(npart_min=2)), 0.0
+    rows = max(num // min(-(-pieces.num // rows), _SLABS), 1)
+    for _ in range(2):  # the first search compiles
+        start = time.perf_counter()
+        large.group_pieces(sample, rlink, 1.0, cfg, rows=rows, quiet=True, by_id=True).close()
+        seconds = time.perf_counter() - start
+    return seconds * pieces.num / num

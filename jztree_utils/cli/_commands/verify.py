@@ -1,10 +1,12 @@
 """``jztree verify``: checks of a catalogue or of neighbour lists by brute force."""
 
 import json
+import math
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from jztree.data import ParticleData
 
 from ... import io, verify
 from .._particles.known_properties import comoving_densities
-from .._particles.reading import Source, open_matter
+from .._particles.reading import Source, open_matter, open_types
 from .._particles.spheres import is_sphere, sphere_densities
 from .._report import print_json, say, stage, take_seconds
 from .argument_checks import check_arguments, particle_types
@@ -78,34 +80,88 @@ def _groups(
 ) -> Iterator[verify.Verification]:
     header, info = snapshot.header, content.info
     ids = content.ids_by_group
-    if ids is None or info.linking_length is None or content.by_type is not None:
+    if ids is None or info.linking_length is None:
         raise ValueError(
-            f"{args.input[0]} lacks the identifiers of its members or its linking length, or has members of several "
-            "types, which cannot be checked; give a catalogue of jztree fof without --no-ids and --attach."
+            f"{args.input[0]} lacks the identifiers of its members or its linking length; give a catalogue of "
+            "jztree fof without --no-ids."
         )
     if header.unit_length_in_cm is not None:
         content = io.convert_h(content, header.h_free)
+    made_with = json.loads(info.made_with or "{}")
+    snapshots = [snapshot, *open_types(replace(source, attach=_attached_types(content, source, made_with)))[1:]]
+    parts = [part, *map(_read, snapshots[1:])]
     cata, box = content.catalogue, header.boxsize or None
     count = np.asarray(cata.count, np.int64)
-    rows, faults = _rows_of(ids, part)
+    rows, faults = _rows_of(ids, parts)
     yield verify.Verification("members", len(rows), len(rows), faults)
     if faults:
         return
-    label = np.full(snapshot.num, -1)
+    label = np.full(sum(len(particles.pos) for particles in parts), -1)
     label[rows] = np.repeat(np.arange(len(count)), count)
     rlink, options = content.info.linking_length or 0.0, {"boxsize": box, "samples": args.samples}
-    yield verify.group_labels(part, label, rlink, npart_min=info.npart_min or 1, **options)
-    columns = {name: getattr(part, name) for name in ("pos", "mass", "vel")}
-    members = {name: column[rows] if np.ndim(column) else column for name, column in columns.items()}
+    labels = np.split(label, np.cumsum([len(particles.pos) for particles in parts])[:-1])
+    yield verify.group_labels(part, labels[0], rlink, npart_min=info.npart_min or 1, **options)
+    within = made_with.get("attach_within")
+    limit = math.inf if within is None else within * rlink
+    for attached, particles, label_of_type in zip(snapshots[1:], parts[1:], labels[1:], strict=True):
+        check = verify.attached(part, labels[0], particles, label_of_type, limit, **options)
+        yield replace(check, content=f"attached particles of type {attached.ptype}")
+    columns = {name: column[rows] for name, column in _joined(parts).items()}
+    if content.by_type is not None:
+        types = np.repeat([one.ptype for one in snapshots], [len(particles.pos) for particles in parts])[rows]
+        yield _types(content.by_type, count, types, columns.get("mass"))
     cata = replace(cata, offset=np.cumsum(count) - count)
-    yield verify.catalogue(ParticleData(**members, num=len(rows)), cata, **options)
-    yield from _spheres(args, content, part, snapshot, source)
+    yield verify.catalogue(ParticleData(**columns, num=len(rows)), cata, **options)
+    yield from _spheres(args, content, parts, snapshots, source)
 
 
-def _rows_of(ids: np.ndarray, part: ParticleData) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the row of each member, and a sentence if there are members without a row, or in two groups."""
-    all_ids = np.arange(len(part.pos)) if part.id is None else np.asarray(part.id)
+def _attached_types(
+    content: io.CatalogueContent, source: Source, made_with: Mapping[str, Any]
+) -> tuple[int, ...] | None:
+    """Return the types that were attached, None for all others."""
+    if content.by_type is None or "attach" in made_with:
+        return particle_types("--attach", made_with.get("attach"))
+    return tuple(ptype for ptype in np.flatnonzero(content.by_type.count.any(axis=0)).tolist() if ptype != source.ptype)
+
+
+def _joined(parts: Sequence[ParticleData]) -> dict[str, Any]:
+    """Return the properties that all types have, with a row for each particle."""
+    columns = {}
+    for name in ("pos", "mass", "vel"):
+        held = [getattr(part, name) for part in parts]
+        if all(column is not None for column in held):
+            pairs = zip(held, parts, strict=True)
+            rows = [column if np.ndim(column) else np.full(len(part.pos), column) for column, part in pairs]
+            columns[name] = np.concatenate(rows)
+    return columns
+
+
+def _types(table: io.TypeTable, count: np.ndarray, types: np.ndarray, mass: np.ndarray | None) -> verify.Verification:
+    """Check the numbers and masses of the particles of each type in each group, from the members in group order."""
+    place = np.repeat(np.arange(len(count)), count) * io.NUM_TYPES + types
+    size = len(count) * io.NUM_TYPES
+    counts = np.bincount(place, minlength=size).reshape(-1, io.NUM_TYPES)
+    masses = np.bincount(place, 0.0 * place if mass is None else mass, minlength=size).reshape(-1, io.NUM_TYPES)
+    wrong = (table.count != counts).any(axis=1) | ~np.isclose(table.mass, masses, 1e-6, 0).all(axis=1)
+    faults = tuple(
+        f"group {group} has {table.count[group].tolist()} particles of each type with the masses "
+        f"{table.mass[group].tolist()}, but its members have {counts[group].tolist()} and {masses[group].tolist()}"
+        for group in np.flatnonzero(wrong)
+    )
+    return verify.Verification("types", len(count), len(count), faults)
+
+
+def _rows_of(ids: np.ndarray, parts: Sequence[ParticleData]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the row of each member among all types, and a sentence if members have no row, or are in two groups."""
+    has_ids = all(part.id is not None for part in parts)
+    all_ids = np.concatenate([np.asarray(part.id) if has_ids else part.pos[:, 0] for part in parts])
+    all_ids = all_ids if has_ids else np.arange(len(all_ids))
     order = np.argsort(all_ids)
+    if (equal := np.flatnonzero(all_ids[order[1:]] == all_ids[order[:-1]])).size:
+        raise ValueError(
+            f"The particles in rows {order[equal[0]]} and {order[equal[0] + 1]} share the identifier "
+            f"{all_ids[order[equal[0]]]}, so that the members of groups are unknown; such catalogues cannot be checked."
+        )
     place = np.minimum(np.searchsorted(all_ids, ids, sorter=order), len(all_ids) - 1)
     rows = order[place]
     without_row, times = np.flatnonzero(all_ids[rows] != ids), np.bincount(rows, minlength=len(all_ids))
@@ -117,30 +173,29 @@ def _rows_of(ids: np.ndarray, part: ParticleData) -> tuple[np.ndarray, tuple[str
 
 
 def _spheres(
-    args: Namespace, content: io.CatalogueContent, part: ParticleData, snapshot: io.Snapshot, source: Source
+    args: Namespace,
+    content: io.CatalogueContent,
+    parts: Sequence[ParticleData],
+    snapshots: list[io.Snapshot],
+    source: Source,
 ) -> Iterator[verify.Verification]:
     """Check the spheres of a catalogue that was made with --properties."""
     names = [name[1:] for name in content.extra if is_sphere(name)]
     if not names:
         return
     matter = json.loads(content.info.made_with or "{}").get("matter", "all")
-    matter_snapshots = open_matter(replace(source, matter=particle_types("--matter", matter)), [snapshot]).snapshots
-    types = [part, *map(_read, matter_snapshots)]
-    everything = ParticleData(
-        pos=np.concatenate([particles.pos for particles in types]),
-        mass=np.concatenate([np.broadcast_to(np.asarray(particles.mass), len(particles.pos)) for particles in types]),
-    )
-    densities = comoving_densities(
-        snapshot.header, [source.ptype, *(matter_type.ptype for matter_type in matter_snapshots)]
-    )
-    for name, density in sphere_densities(snapshot.header, names, densities):
+    others = open_matter(replace(source, matter=particle_types("--matter", matter)), snapshots).snapshots
+    everything = ParticleData(**_joined([*parts, *map(_read, others)]))
+    header = snapshots[0].header
+    densities = comoving_densities(header, [one.ptype for one in (*snapshots, *others)])
+    for name, density in sphere_densities(header, names, densities):
         check = verify.spheres(
             everything,
             density,
             content.extra[f"r{name}"].values,
             content.extra[f"m{name}"].values,
             queries=content.extra["centre_pos"].values,
-            boxsize=snapshot.header.boxsize or None,
+            boxsize=header.boxsize or None,
             samples=args.samples or 50,
         )
         yield replace(check, content=f"spheres {name}")

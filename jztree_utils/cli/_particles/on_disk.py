@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ... import io
 from .box import count_outside
 from .mean_mass import mean_of
 from .one_device import OneDevice
-from .reading import needs_64_bits
+from .reading import Matter, needs_64_bits
 
 _SLICE = 2**22  # rows in memory at a time
 
@@ -22,7 +23,8 @@ class StoredColumn:
 
     def __init__(self, snapshot: io.Snapshot, name: str) -> None:
         self._snapshot, self._name = snapshot, name
-        self.ndim = 1 + len(snapshot.layout(name)[1])
+        self.shape = (snapshot.num, *snapshot.layout(name)[1])
+        self.ndim = len(self.shape)
 
     def __len__(self) -> int:
         return self._snapshot.num
@@ -40,8 +42,15 @@ class StoredColumn:
             yield self[start : start + _SLICE]
 
 
+@dataclass(kw_only=True)
 class OnDisk(OneDevice):
-    """Particles in files. Searches of the whole set are not available."""
+    """Particles in files. Searches of the whole set are not available.
+
+    Attributes:
+        matter: The snapshots of further types that count in spheres.
+    """
+
+    matter: list[io.Snapshot] = field(default_factory=list)
 
     def _count_outside(self, part: ParticleData, rows: StoredColumn, low: np.ndarray, high: np.ndarray) -> int:
         return sum(count_outside(slice_rows, low, high) for slice_rows in rows.slices())
@@ -50,16 +59,35 @@ class OnDisk(OneDevice):
         return mean_of(self.part.mass)
 
 
-def on_disk(snapshot: io.Snapshot, optional: tuple[str, ...]) -> OnDisk:
-    """Return the particles of a snapshot without reading them."""
+def on_disk(snapshot: io.Snapshot, optional: tuple[str, ...], matter: Matter | None = None) -> OnDisk:
+    """Return the particles of a snapshot without reading them.
+
+    Args:
+        snapshot: The snapshot of the grouped type.
+        optional: Names of properties that it may lack.
+        matter: Further types that count in spheres, None without spheres.
+    """
+    others = [] if matter is None else matter.snapshots
+    of_others = [other.present(("pos",), tuple(name for name in optional if name != "id")) for other in others]
     names = snapshot.present(("pos",), optional)
-    held = [name for name in names if name != "mass" or snapshot.shared_mass is None]
-    stored: dict[str, Any] = {name: StoredColumn(snapshot, name) for name in held}
+    wide = any(needs_64_bits(*pair) for pair in zip([snapshot, *others], [names, *of_others], strict=True))
     return OnDisk(
         snapshots=[snapshot],
         ndim=snapshot.layout("pos")[1][0],
         properties=frozenset(names),
-        wide=needs_64_bits(snapshot, names),
-        part=ParticleData(**stored),
+        wide=wide,
+        part=_stored(snapshot, names),
         attached={},
+        others={other.ptype: _stored(other, held) for other, held in zip(others, of_others, strict=True)},
+        spheres_of="" if matter is None else matter.words,
+        matter=others,
     )
+
+
+def _stored(snapshot: io.Snapshot, names: list[str]) -> ParticleData:
+    """Return particles whose columns are read when they are used."""
+    columns: dict[str, Any] = {name: StoredColumn(snapshot, name) for name in names if name != "mass"}
+    if "mass" in names:
+        shared = snapshot.shared_mass
+        columns["mass"] = StoredColumn(snapshot, "mass") if shared is None else shared
+    return ParticleData(**columns)
