@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "checks" / "benchmarks"
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("peers", "timing", "draw", "inputs", "one_device", "cliffs", "radius"):
+    for name in ("peers", "timing", "draw", "inputs", "one_device", "cliffs", "radius", "large"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -103,3 +103,12 @@ def test_every_kind_of_input_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({(rows[0].kind, rows[0].dims) for rows in result}) == len(result) == len(list(cliffs.sets(1000)))
     assert {rows[0].dims for rows in result} == {1, 2, 3, 4, 6, 8}
     assert all(row.k in (1, 3) and row.seconds > 0 for rows in result for row in rows)
+
+
+@pytest.mark.slow
+def test_search_in_pieces_is_killed_and_gives_the_bytes_of_a_search_in_memory(tmp_path: Path) -> None:
+    import large  # noqa: PLC0415
+
+    figures = large.measure(tmp_path, 20_000, 2, 1e9, kills=1)
+    assert figures["killed"]["times"] == 1
+    assert 0 < figures["in pieces"]["peak bytes resident"] < 1e9

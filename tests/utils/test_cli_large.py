@@ -186,6 +186,7 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("--centre", "mass", "--overdensity", "50m", "--matter", "1"), id="centres of mass"),
         pytest.param(("--subhaloes", "--npart-min", "5000"), id="subhaloes of no groups"),
         pytest.param(("--subhaloes", "--min-bound", "10"), id="subhaloes"),
+        pytest.param(("--subhaloes", "--min-bound", "10", "--candidates", "phase-space"), id="phase space"),
         pytest.param(("--properties", "--subhaloes", "--min-bound", "10", "--layout", "gadget4"), id="Gadget-4"),
         pytest.param(("--properties",), id="lowest potential"),
     ],
