@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -47,24 +48,47 @@ class Output {
     distances_.find_squares(in_.queries.pos + query * D, sources, number, out);
   }
 
+  double distance2(int64_t query, int64_t source) const {
+    return rule.distance2(in_.queries.pos + query * D, in_.sources.pos + source * D);
+  }
+  int32_t reported(int64_t source) const {
+    return in_.source_rows ? in_.source_rows[source] : static_cast<int32_t>(source);
+  }
+
+  template <int Locality>
   JZTREE_INLINE void prefetch_row(int64_t query) const {
-    prefetch(in_.index + row(query) * k, k);
-    if (radius) prefetch(radius + row(query) * k, k);
+    prefetch<Locality>(index_of(query), k);
+    if (radius) prefetch<Locality>(radius_of(query), k);
+  }
+
+  int32_t* index_of(int64_t query) const { return in_.index + row(query) * k; }
+  // Null if not wanted.
+  T* radius_of(int64_t query) const { return radius ? radius + row(query) * k : nullptr; }
+
+  // Write the rows to report for four sources. A single store waits less for the memory of the output than four.
+  template <typename Row>
+  JZTREE_INLINE void put_rows(const Row& row, int32_t* index) const {
+    typedef int32_t Rows __attribute__((vector_size(16)));
+    const int64_t row0 = row(0), row1 = row(1), row2 = row(2), row3 = row(3);
+    Rows rows{static_cast<int32_t>(row0), static_cast<int32_t>(row1), static_cast<int32_t>(row2),
+              static_cast<int32_t>(row3)};
+    if (const int32_t* reported = in_.source_rows)
+      rows = Rows{reported[row0], reported[row1], reported[row2], reported[row3]};
+    std::memcpy(index, &rows, sizeof(rows));
   }
 
   // The first `number` neighbours of a query.
   void write(int64_t query, const int32_t* sources, const T* lengths, int64_t number) const {
-    int32_t* index = in_.index + row(query) * k;
-    if (in_.source_rows) {
-      for (int64_t i = 0; i < number; ++i) index[i] = in_.source_rows[sources[i]];
-    } else {
-      std::copy_n(sources, number, index);
-    }
-    std::fill(index + number, index + k, -1);
-    if (!radius) return;
-    T* to = radius + row(query) * k;
-    std::copy_n(lengths, number, to);
-    std::fill(to + number, to + k, std::numeric_limits<T>::infinity());
+    int32_t* index = index_of(query);
+    for (int64_t i = 0; i < number; ++i) index[i] = reported(sources[i]);
+    if (radius) std::copy_n(lengths, number, radius_of(query));
+    clear_from(query, number);
+  }
+
+  // A query has no neighbours from this number on.
+  void clear_from(int64_t query, int64_t number) const {
+    std::fill(index_of(query) + number, index_of(query) + k, -1);
+    if (radius) std::fill(radius_of(query) + number, radius_of(query) + k, std::numeric_limits<T>::infinity());
   }
 
  private:
@@ -72,9 +96,7 @@ class Output {
   const ExactDistances<D, T> distances_;
 };
 
-// Holds the answers to several queries of one thread before they go to the output. A vector load stalls if its numbers
-// were stored shortly before, so each step processes all these queries before the next step. R: the dtype of the
-// search.
+// Writes the answers of a search in R.
 template <int D, typename R, typename T>
 class Answers {
  public:
@@ -82,141 +104,114 @@ class Answers {
       : sources_(sources),
         queries_(queries),
         out_(out),
-        plain_(std::is_same<R, T>::value && !sources.moved_or_faded() && !queries.moved_or_faded()),
-        most_(std::max(int64_t{512} / std::max(out.k, int64_t{1}), int64_t{1})),
-        rows_(static_cast<size_t>(most_ * out.k + lanes)),
-        squares_(rows_.size()),
-        lengths_(rows_.size()),
-        held_(static_cast<size_t>(most_)) {
-    for (int d = 0; d < D; ++d) {
-      from_[d].resize(rows_.size());
-      to_[d].resize(rows_.size());
-    }
-  }
+        plain_(std::is_same<R, T>::value && !sources.moved_or_faded() && !queries.moved_or_faded()) {}
 
-  // Drops all answers since the last flush.
-  void clear() { count_ = 0; }
-
-  // sorted: the candidates of a query, and one more block that is not used. Only the first can be the query itself.
-  void add(int64_t query, const Candidate<R>* sorted) {
-    if (count_ == most_) flush();
-    out_.prefetch_row(query);
-    const int64_t k = out_.k, first = count_ * k;
-    int32_t* rows = rows_.data() + first;
-    each_block(k, [&](int64_t i) { rows[i] = static_cast<int32_t>(candidate_row_plus_one<R>(sorted[i]) - 1); });
-    std::fill_n(rows + k, block, 0);
-    Held& held = held_[static_cast<size_t>(count_++)];
-    held = {query, k, candidate_row_plus_one<R>(*sorted) == 0};
-    if (held.own) rows[0] = static_cast<int32_t>(query + out_.own_offset);
-    for (; held.number > 0 && candidate_row_plus_one<R>(sorted[held.number - 1]) == no_row; --held.number)
-      rows[held.number - 1] = 0;
-    if (plain_) load_places(query, rows, first);
-  }
-
-  void flush() {
-    if (plain_) {
-      find_squares();
-    } else {
-      for (int64_t n = 0; n < count_; ++n)
-        out_.find_squares(held_[static_cast<size_t>(n)].query, rows_.data() + n * out_.k,
-                          held_[static_cast<size_t>(n)].number, squares_.data() + n * out_.k);
-    }
-    find_lengths();
-    for (int64_t n = 0; n < count_; ++n) {
-      const Held& held = held_[static_cast<size_t>(n)];
-      const int64_t first = n * out_.k;
-      if (!rises(first, held.number)) sort(first + held.own, first + held.number);
-      out_.write(held.query, rows_.data() + first, lengths_.data() + first, held.number);
-    }
-    count_ = 0;
+  // sorted: the candidates of a query, and space for one more block. Only the first can be the query itself.
+  void write(int64_t query, Candidate<R>* sorted) {
+    int64_t number = out_.k;
+    while (number > 0 && row_plus_one(sorted, number - 1) == no_row) --number;
+    const bool own = row_plus_one(sorted, 0) == 0;
+    if (own) sorted[0] = make_candidate<R>(0, static_cast<uint32_t>(query + out_.own_offset + 1));
+    if (!write_in_order(query, sorted, number)) write_sorted(query, sorted, number, own);
   }
 
  private:
-  using Wide = Lanes<double>;
+  static constexpr int64_t block = 8;  // the number of neighbours that are written at once
+  using Wide = Lanes<double, block>;
 
-  struct Held {
-    int64_t query, number;
-    bool own;
-  };
+  static uint32_t row_plus_one(const Candidate<R>* sorted, int64_t i) { return candidate_row_plus_one<R>(sorted[i]); }
 
-  void load_places(int64_t query, const int32_t* rows, int64_t first) {
-    for (int d = 0; d < D; ++d) {
-      const R* x = sources_.x[d];
-      R *to = to_[d].data() + first, *from = from_[d].data() + first;
-      const Lanes<R> at(queries_.x[d][query]);
-      for (int64_t i = 0; i < out_.k; i += lanes) store(at, from + i);
-      each_block(out_.k, [&](int64_t i) { to[i] = x[rows[i]]; });
+  // Returns whether the distances rise. Otherwise the written answer is in the wrong order.
+  bool write_in_order(int64_t query, const Candidate<R>* sorted, int64_t number) const {
+    if (number < block) return write_few(query, sorted, number);
+    if (!plain_) return false;
+    return sources_.scale().periodic ? write_blocks<true>(query, sorted, number)
+                                     : write_blocks<false>(query, sorted, number);
+  }
+
+  bool write_few(int64_t query, const Candidate<R>* sorted, int64_t number) const {
+    int32_t* index = out_.index_of(query);
+    T* radius = out_.radius_of(query);
+    double last = -1;
+    bool rises = true;
+    for (int64_t i = 0; i < number; ++i) {
+      const int64_t row = int64_t{row_plus_one(sorted, i)} - 1;
+      const double square = out_.distance2(query, row);
+      rises &= last < square;
+      last = square;
+      index[i] = out_.reported(row);
+      if (radius) radius[i] = out_.rule.length(square);
     }
+    if (number < out_.k) out_.clear_from(query, number);
+    return rises;
   }
 
-  // Rounds the number up, because a loop of known length needs no branches.
-  static constexpr int64_t block = 8;
-  template <typename Work>
-  static void each_block(int64_t number, const Work& work) {
-    for (int64_t first = 0; first < number; first += block)
-      for (int64_t i = first; i < first + block; ++i) work(i);
-  }
-
-  // The bits of the rule: staged positions are the input positions times a power of two.
-  __attribute__((flatten)) void find_squares() {
-    for (int64_t first = 0; first < count_ * out_.k; first += lanes) {
-      Wide sum{};
-      for (int d = 0; d < D; ++d) {
-        Wide from, to;
-        load(from_[d].data() + first, from);
-        load(to_[d].data() + first, to);
-        const Wide apart = shortest(from, to, sources_.scale().scaled_period(d));
-        sum = sum + apart * apart;
-      }
-      store(sum, squares_.data() + first);
-    }
-  }
-
-  __attribute__((flatten)) void find_lengths() {
-    const double unit = plain_ ? static_cast<double>(sources_.scale().inverse) : 1 / out_.rule.factor;
-    for (int64_t first = 0; first < count_ * out_.k; first += lanes) {
-      Wide squares;
-      load(squares_.data() + first, squares);
-      store(square_root(squares) * unit, lengths_.data() + first);
-    }
-  }
-
-  bool rises(int64_t first, int64_t number) const {
+  template <bool Periodic>
+  __attribute__((flatten)) bool write_blocks(int64_t query, const Candidate<R>* sorted, int64_t number) const {
+    int32_t* index = out_.index_of(query);
+    T* radius = out_.radius_of(query);
+    Wide from[D];
+    for (int d = 0; d < D; ++d) from[d] = Wide(static_cast<double>(queries_.x[d][query]));
+    auto last = typename Wide::Register{} - 1;  // below all squares
     uint32_t falls = 0;
-    for (int64_t i = 1; i < number; i += lanes) {
-      Wide before, after;
-      load(squares_.data() + first + i - 1, before);
-      load(squares_.data() + first + i, after);
-      falls |= lanes_at_most(after, before) & (number - i < lanes ? (1u << (number - i)) - 1 : 0xffffu);
-    }
+    const auto write = [&](int64_t first) {
+      return write_block<Periodic>(from, sorted + first, last, index + first, radius ? radius + first : nullptr);
+    };
+    for (int64_t first = 0; first + block <= number; first += block) falls |= write(first);
+    // The last block overlaps the previous one.
+    if (number % block != 0) falls |= write(number - block) & ~1u;
+    if (number < out_.k) out_.clear_from(query, number);
     return falls == 0;
   }
 
-  // By distance, then by row. Few entries change places.
-  JZTREE_APART void sort(int64_t begin, int64_t end) {
-    for (int64_t i = begin + 1; i < end; ++i)
-      for (int64_t place = i; place > begin && is_before(place, place - 1); --place) {
-        std::swap(rows_[static_cast<size_t>(place)], rows_[static_cast<size_t>(place - 1)]);
-        std::swap(squares_[static_cast<size_t>(place)], squares_[static_cast<size_t>(place - 1)]);
-        std::swap(lengths_[static_cast<size_t>(place)], lengths_[static_cast<size_t>(place - 1)]);
-      }
+  // The distances have the bits of the rule: staged positions are the input positions times a power of two. Returns the
+  // neighbours that are not farther than the one before. `last` has the square before the block in its last lane.
+  template <bool Periodic>
+  JZTREE_INLINE uint32_t write_block(const Wide* from, const Candidate<R>* sorted, typename Wide::Register& last,
+                                     int32_t* index, T* radius) const {
+    const auto row = [&](int64_t i) { return int64_t{row_plus_one(sorted, i)} - 1; };
+    for (int64_t i = 0; i < block; i += 4) out_.put_rows([&](int64_t lane) { return row(i + lane); }, index + i);
+    Wide squares{};
+    for (int d = 0; d < D; ++d) {
+      Wide to;
+      gather(sources_.x[d], row, to);
+      const Wide apart = Periodic ? shortest(from[d], to, sources_.scale().scaled_period(d)) : from[d] - to;
+      squares = squares + apart * apart;
+    }
+    if (radius) store(square_root(squares) * static_cast<double>(sources_.scale().inverse), radius);
+    Wide before;
+    Wide::each_register([&](int i) { shift(i > 0 ? squares.part[i - 1] : last, squares.part[i], before.part[i]); });
+    last = squares.part[Wide::registers - 1];
+    return lanes_at_most(squares, before);
   }
-  bool is_before(int64_t i, int64_t j) const {
-    const double mine = squares_[static_cast<size_t>(i)], other = squares_[static_cast<size_t>(j)];
-    return mine < other || (mine == other && rows_[static_cast<size_t>(i)] < rows_[static_cast<size_t>(j)]);
+
+  // Sorts by distance, then by row. Few neighbours change places.
+  JZTREE_APART void write_sorted(int64_t query, const Candidate<R>* sorted, int64_t number, bool own) {
+    rows_.resize(static_cast<size_t>(number));
+    squares_.resize(rows_.size());
+    lengths_.resize(rows_.size());
+    int32_t* rows = rows_.data();
+    double* squares = squares_.data();
+    for (int64_t i = 0; i < number; ++i) rows[i] = static_cast<int32_t>(row_plus_one(sorted, i) - 1);
+    out_.find_squares(query, rows, number, squares);
+    for (int64_t i = own + 1; i < number; ++i)
+      for (int64_t place = i;
+           place > own && std::pair(squares[place], rows[place]) < std::pair(squares[place - 1], rows[place - 1]);
+           --place) {
+        std::swap(rows[place], rows[place - 1]);
+        std::swap(squares[place], squares[place - 1]);
+      }
+    for (int64_t i = 0; i < number; ++i) lengths_[static_cast<size_t>(i)] = out_.rule.length(squares[i]);
+    out_.write(query, rows, lengths_.data(), number);
   }
 
   const StagedTree<D, R>&sources_, &queries_;
   const Output<D, T>& out_;
-  const bool plain_;    // whether staged positions equal the input positions
-  const int64_t most_;  // number of queries held at a time
-  // k per query.
+  const bool plain_;  // whether staged positions equal the input positions times a power of two
+  // The neighbours of a query that are sorted again.
   std::vector<int32_t> rows_;
   std::vector<double> squares_;
   std::vector<T> lengths_;
-  std::vector<R> from_[D], to_[D];  // coordinates of the query and of the source
-  std::vector<Held> held_;
-  int64_t count_ = 0;
 };
 
 }  // namespace jztree

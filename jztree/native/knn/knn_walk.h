@@ -60,6 +60,7 @@ class Walk {
       wide_high_[d] = high_[d] + rounding_[d];
     }
     has_rests_ = queries_.has_rests(leaf);
+    prefetched_ = 0;
     bounds_.clear();
     reached_.assign(static_cast<size_t>(count_), 1);
     if (limits_.any()) limit();
@@ -134,16 +135,22 @@ class Walk {
   // Write the results of every query that is not lost. Returns false if the lists could not decide all ties.
   bool write_found(const std::vector<uint8_t>* asked) {
     lost_.assign(static_cast<size_t>(count_), 0);
-    answers_.clear();
+    prefetch_output(count_);
     for (int64_t q = 0; q < count_; ++q) {
+      if (q + 4 < count_) out_.template prefetch_row<3>(begin_ + q + 4);
       if (!reached_[static_cast<size_t>(q)]) continue;
       if (!best_->finish(q, sorted_.data())) return false;
       bool good = precise(q);
       lost_[static_cast<size_t>(q)] = !good;
-      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) answers_.add(begin_ + q, sorted_.data());
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) answers_.write(begin_ + q, sorted_.data());
     }
-    answers_.flush();
     return true;
+  }
+
+  // Bring rows of the output closer, so that no query waits for its rows when they are written. Each visited leaf
+  // brings two rows to the second cache, because the walk needs the first cache.
+  void prefetch_output(int64_t until) {
+    for (; prefetched_ < std::min(until, count_); ++prefetched_) out_.template prefetch_row<2>(begin_ + prefetched_);
   }
 
   // Whether all squared distances of a query belong to coincident points or are large enough to have all their digits.
@@ -275,6 +282,7 @@ class Walk {
   template <bool Others>
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_, rounding_, has_rests_);
+    prefetch_output(prefetched_ + 2);
     bool changed = false;
     for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
       uint64_t open = may_open(begin);
@@ -287,13 +295,14 @@ class Walk {
 
   // Mark the queries with sources of this leaf within their bounds that are not queries.
   bool look_from(int64_t block, uint32_t open) {
-    leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
+    uint32_t rows = leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
     bool changed = false;
-    for (int64_t n = 0; open != 0; open &= open - 1, ++n) {
+    for (; rows != 0; rows &= rows - 1) {
+      const int i = __builtin_ctz(rows);
       bool reached = false;
-      leaf_distances_.near(n).each([&](int64_t row, T) { return !(reached = !are_queries(row, row + 1)); });
+      leaf_distances_.near(i).each([&](int64_t row, T) { return !(reached = !are_queries(row, row + 1)); });
       if (!reached) continue;
-      int64_t q = block + __builtin_ctz(open);
+      int64_t q = block + i;
       reached_[static_cast<size_t>(q)] = 1;
       set_bound(q, nothing());
       changed = true;
@@ -325,12 +334,12 @@ class Walk {
     // A query's own row is already in its list, if it belongs there.
     int64_t own = self_ ? begin_ + block + out_.own_offset : no_own;
     int64_t enough = own_first_ ? out_.k - 1 : out_.k;
-    leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
+    uint32_t rows = leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
     bool changed = false;
-    for (int64_t n = 0; open != 0; open &= open - 1, ++n) {
-      Near<T> near = leaf_distances_.near(n);
-      if (!near.any()) continue;
-      int64_t q = block + __builtin_ctz(open);
+    for (; rows != 0; rows &= rows - 1) {
+      const int i = __builtin_ctz(rows);
+      const int64_t q = block + i;
+      Near<T> near = leaf_distances_.near(i);
       if (limits_.any()) {
         near = limits_.within(begin_ + q, limit_[static_cast<size_t>(q)], near, kept_);
         if (!near.any()) continue;
@@ -355,6 +364,7 @@ class Walk {
   // The current group.
   KBest<T>* best_ = nullptr;
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
+  int64_t prefetched_ = 0;        // its first queries, whose rows of the output are prefetched
   T low_[D], high_[D];            // its box
   T wide_low_[D], wide_high_[D];  // the same, widened by that error
   bool has_rests_ = false;

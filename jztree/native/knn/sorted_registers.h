@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
-#include <utility>
 
 #include "common/cpu/lanes.h"
 
@@ -86,22 +84,6 @@ class SortedRegisters {
     }
 #endif
     out = a < b ? a : b;
-  }
-
-  // out = the last element of `left`, then all but the last element of `right`. By reference, because passing vectors
-  // by value differs between instruction sets.
-  static void shift(const Vector& left, const Vector& right, Vector& out) {
-    shift(left, right, out, std::make_integer_sequence<int, width>());
-  }
-  template <int... Lane>
-  static void shift(const Vector& left, const Vector& right, Vector& out, std::integer_sequence<int, Lane...>) {
-#if defined(__clang__) || __GNUC__ >= 12
-    out = __builtin_shufflevector(left, right, (width - 1 + Lane)...);
-#else
-    typedef std::conditional_t<sizeof(Integer) == 8, int64_t, int32_t> Index;
-    typedef Index Indices __attribute__((vector_size(register_bytes)));
-    out = __builtin_shuffle(left, right, Indices{(width - 1 + Lane)...});
-#endif
   }
 
   Vector list_[vectors];

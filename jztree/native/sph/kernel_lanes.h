@@ -1,4 +1,4 @@
-// Square roots, quotients and exponentials of vectors, lane by lane.
+// Quotients, exponentials and other functions of vectors, lane by lane.
 #pragma once
 
 #include <algorithm>
@@ -19,40 +19,6 @@ inline Lanes<T> divided(const Lanes<T>& a, const Lanes<T>& b) {
 template <typename T>
 inline Lanes<T> reciprocal(const Lanes<T>& a) {
   return divided(Lanes<T>(T{1}), a);
-}
-
-// Intrinsics, because the compiler does not turn a loop over the elements into a single instruction. (The masks avoid a
-// warning of GCC 12 about its own header.)
-template <typename Register>
-inline void register_root(const Register& x, Register& out) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(x[0]) == 4) {
-    out = (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
-  } else {
-    out = (Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)x);
-  }
-#elif defined(__AVX2__)
-  if constexpr (sizeof(x[0]) == 4) {
-    out = (Register)_mm256_sqrt_ps((__m256)x);
-  } else {
-    out = (Register)_mm256_sqrt_pd((__m256d)x);
-  }
-#elif defined(__SSE2__)
-  if constexpr (sizeof(x[0]) == 4) {
-    out = (Register)_mm_sqrt_ps((__m128)x);
-  } else {
-    out = (Register)_mm_sqrt_pd((__m128d)x);
-  }
-#else
-  for (unsigned lane = 0; lane < sizeof(Register) / sizeof(x[0]); ++lane) out[lane] = std::sqrt(x[lane]);
-#endif
-}
-
-template <typename T>
-inline Lanes<T> square_root(const Lanes<T>& a) {
-  Lanes<T> out;
-  Lanes<T>::each_register([&](int i) { register_root(a.part[i], out.part[i]); });
-  return out;
 }
 
 template <typename T>

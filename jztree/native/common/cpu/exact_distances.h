@@ -12,7 +12,10 @@
 
 namespace jztree {
 
-inline Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
+template <int64_t N>
+inline Lanes<double, N> size_of(const Lanes<double, N>& x) {
+  return larger<Lanes<double, N>>(x, -x);
+}
 
 // The integers nearest to quotients below 2^51, ties to even: a sum with the large constant has no digits after the
 // point.
@@ -22,11 +25,13 @@ inline Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
 }
 
 // DistanceRule::apart without its sign, for coordinates that differ by at most a period.
-inline Lanes<double> shortest(const Lanes<double>& x, const Lanes<double>& y, double period) {
-  const Lanes<double> difference = x - y, size = size_of(difference), half(period / 2);
-  if (lanes_at_most(size, half) == 0xffff) return size;
-  const Lanes<double> error = difference_error(x, y, difference);
-  const Lanes<double> around = (Lanes<double>(period) - size) - choose(difference < Lanes<double>{}, -error, error);
+template <int64_t N>
+inline Lanes<double, N> shortest(const Lanes<double, N>& x, const Lanes<double, N>& y, double period) {
+  using V = Lanes<double, N>;
+  const V difference = x - y, size = size_of(difference), half(period / 2);
+  if (lanes_at_most(size, half) == (1u << N) - 1) return size;
+  const V error = difference_error(x, y, difference);
+  const V around = (V(period) - size) - choose(difference < V{}, -error, error);
   return choose(size > half, around, size);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "common/portable.h"
@@ -31,11 +32,12 @@ struct RegisterType {
   typedef decltype(Vector{} < Vector{}) Mask;
 };
 
-template <typename T>
+// N: the number of lanes, `lanes` unless a whole block would be too many.
+template <typename T, int64_t N = lanes>
 struct Lanes {
   using Register = typename RegisterType<T>::Vector;
   static constexpr int width = register_bytes / static_cast<int>(sizeof(T));
-  static constexpr int registers = static_cast<int>(lanes) / width;
+  static constexpr int registers = static_cast<int>(N) / width;
 
   struct Mask {
     typename RegisterType<T>::Mask part[registers];
@@ -70,88 +72,132 @@ struct Lanes {
   }
 };
 
-template <typename T>
-inline Lanes<T> operator+(const Lanes<T>& a, const Lanes<T>& b) {
-  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x + y; });
+template <typename T, int64_t N>
+inline Lanes<T, N> operator+(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  return Lanes<T, N>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x + y; });
 }
-template <typename T>
-inline Lanes<T> operator-(const Lanes<T>& a, const Lanes<T>& b) {
-  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x - y; });
+template <typename T, int64_t N>
+inline Lanes<T, N> operator-(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  return Lanes<T, N>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x - y; });
 }
-template <typename T>
-inline Lanes<T> operator*(const Lanes<T>& a, const Lanes<T>& b) {
-  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x * y; });
+template <typename T, int64_t N>
+inline Lanes<T, N> operator*(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  return Lanes<T, N>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x * y; });
 }
-template <typename T>
-inline Lanes<T> operator/(const Lanes<T>& a, const Lanes<T>& b) {
-  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x / y; });
+template <typename T, int64_t N>
+inline Lanes<T, N> operator/(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  return Lanes<T, N>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x / y; });
 }
-template <typename T>
-inline Lanes<T> operator*(const Lanes<T>& a, T b) {
-  return a * Lanes<T>(b);
+template <typename T, int64_t N>
+inline Lanes<T, N> operator*(const Lanes<T, N>& a, T b) {
+  return a * Lanes<T, N>(b);
 }
-template <typename T>
-inline Lanes<T> operator-(const Lanes<T>& a) {
-  return Lanes<T>() - a;
+template <typename T, int64_t N>
+inline Lanes<T, N> operator-(const Lanes<T, N>& a) {
+  return Lanes<T, N>() - a;
 }
-template <typename T>
-inline typename Lanes<T>::Mask operator<(const Lanes<T>& a, const Lanes<T>& b) {
-  typename Lanes<T>::Mask out;
-  Lanes<T>::each_register([&](int i) { out.part[i] = a.part[i] < b.part[i]; });
+template <typename T, int64_t N>
+inline typename Lanes<T, N>::Mask operator<(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  typename Lanes<T, N>::Mask out;
+  Lanes<T, N>::each_register([&](int i) { out.part[i] = a.part[i] < b.part[i]; });
   return out;
 }
-template <typename T>
-inline typename Lanes<T>::Mask operator>(const Lanes<T>& a, const Lanes<T>& b) {
+template <typename T, int64_t N>
+inline typename Lanes<T, N>::Mask operator>(const Lanes<T, N>& a, const Lanes<T, N>& b) {
   return b < a;
 }
 
-template <typename T>
-inline typename Lanes<T>::Mask operator==(const Lanes<T>& a, const Lanes<T>& b) {
-  typename Lanes<T>::Mask out;
-  Lanes<T>::each_register([&](int i) { out.part[i] = a.part[i] == b.part[i]; });
+template <typename T, int64_t N>
+inline typename Lanes<T, N>::Mask operator==(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  typename Lanes<T, N>::Mask out;
+  Lanes<T, N>::each_register([&](int i) { out.part[i] = a.part[i] == b.part[i]; });
   return out;
 }
 
 // For each lane, `one` if the condition holds, otherwise `other`.
-template <typename T>
-inline Lanes<T> choose(const typename Lanes<T>::Mask& condition, const Lanes<T>& one, const Lanes<T>& other) {
-  Lanes<T> out;
-  Lanes<T>::each_register([&](int i) { out.part[i] = condition.part[i] ? one.part[i] : other.part[i]; });
+template <typename T, int64_t N>
+inline Lanes<T, N> choose(const typename Lanes<T, N>::Mask& condition, const Lanes<T, N>& one,
+                          const Lanes<T, N>& other) {
+  Lanes<T, N> out;
+  Lanes<T, N>::each_register([&](int i) { out.part[i] = condition.part[i] ? one.part[i] : other.part[i]; });
   return out;
 }
 
-template <typename T>
-inline void load(const T* from, Lanes<T>& to) {
-  Lanes<T>::each_register([&](int i) { std::memcpy(&to.part[i], from + i * Lanes<T>::width, register_bytes); });
+template <typename T, int64_t N>
+inline void load(const T* from, Lanes<T, N>& to) {
+  Lanes<T, N>::each_register([&](int i) { std::memcpy(&to.part[i], from + i * Lanes<T, N>::width, register_bytes); });
 }
 
-template <typename T>
-inline void store(const Lanes<T>& from, T* to) {
-  Lanes<T>::each_register([&](int i) { std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes); });
+template <typename T, int64_t N>
+inline void store(const Lanes<T, N>& from, T* to) {
+  Lanes<T, N>::each_register([&](int i) { std::memcpy(to + i * Lanes<T, N>::width, &from.part[i], register_bytes); });
 }
 
 // The same for numbers of another precision in memory.
 typedef float HalfRegister __attribute__((vector_size(register_bytes / 2)));
-inline void load(const float* from, Lanes<double>& to) {
-  Lanes<double>::each_register([&](int i) {
-    const float* part = from + i * Lanes<double>::width;
-    // GCC splits the conversion of a vector of float32 into several instructions.
+inline void widen(const HalfRegister& half, Lanes<double>::Register& to) {
+  // GCC splits the conversion of a vector of float32 into several instructions.
 #if defined(__AVX512F__)
-    to.part[i] = (Lanes<double>::Register)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(part));
+  to = (Lanes<double>::Register)_mm512_maskz_cvtps_pd(0xff, (__m256)half);
 #elif defined(__AVX2__)
-    to.part[i] = (Lanes<double>::Register)_mm256_cvtps_pd(_mm_loadu_ps(part));
+  to = (Lanes<double>::Register)_mm256_cvtps_pd((__m128)half);
 #else
-    HalfRegister half;
-    std::memcpy(&half, part, sizeof(half));
-    to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
+  to = __builtin_convertvector(half, Lanes<double>::Register);
 #endif
+}
+template <int64_t N>
+inline void load(const float* from, Lanes<double, N>& to) {
+  Lanes<double, N>::each_register([&](int i) {
+    HalfRegister half;
+    std::memcpy(&half, from + i * Lanes<double>::width, sizeof(half));
+    widen(half, to.part[i]);
   });
 }
-inline void store(const Lanes<double>& from, float* to) {
-  Lanes<double>::each_register([&](int i) {
+template <int64_t N>
+inline void store(const Lanes<double, N>& from, float* to) {
+  Lanes<double, N>::each_register([&](int i) {
     auto half = __builtin_convertvector(from.part[i], HalfRegister);
     std::memcpy(to + i * Lanes<double>::width, &half, sizeof(half));
   });
+}
+
+// Load the number at row(i) of an array into the i-th lane.
+template <typename Register, typename T, typename Row, int... Lane>
+inline void gather_register(const T* from, const Row& row, Register& to, std::integer_sequence<int, Lane...>) {
+  to = Register{from[row(Lane)]...};
+}
+template <typename T, int64_t N, typename Row>
+inline void gather(const T* from, const Row& row, Lanes<double, N>& to) {
+  constexpr int width = Lanes<double, N>::width;
+  Lanes<double, N>::each_register([&](int i) {
+    const auto row_of_lane = [&](int lane) { return row(i * width + lane); };
+    constexpr auto all = std::make_integer_sequence<int, width>{};
+    if constexpr (sizeof(T) == sizeof(double)) {
+      gather_register(from, row_of_lane, to.part[i], all);
+    } else {
+      HalfRegister half;
+      gather_register(from, row_of_lane, half, all);
+      widen(half, to.part[i]);
+    }
+  });
+}
+
+// out = the last element of `left`, then all but the last element of `right`. By reference, because passing vectors by
+// value differs between instruction sets.
+template <typename Register, int... Lane>
+inline void shift(const Register& left, const Register& right, Register& out, std::integer_sequence<int, Lane...>) {
+  constexpr int width = sizeof...(Lane);
+#if defined(__clang__) || __GNUC__ >= 12
+  out = __builtin_shufflevector(left, right, (width - 1 + Lane)...);
+#else
+  typedef std::conditional_t<sizeof(Register) / width == 8, int64_t, int32_t> Index;
+  typedef Index Indices __attribute__((vector_size(sizeof(Register))));
+  out = __builtin_shuffle(left, right, Indices{(width - 1 + Lane)...});
+#endif
+}
+template <typename Register>
+inline void shift(const Register& left, const Register& right, Register& out) {
+  shift(left, right, out, std::make_integer_sequence<int, sizeof(Register) / sizeof(left[0])>{});
 }
 
 // 0, 1, 2 and so on.
@@ -197,10 +243,10 @@ inline uint32_t register_at_most(const Register& a, const Register& b) {
 #endif
 
 // The same for all lanes.
-template <typename T>
-inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
+template <typename T, int64_t N>
+inline uint32_t lanes_at_most(const Lanes<T, N>& a, const Lanes<T, N>& b) {
   uint32_t bits = 0;
-  Lanes<T>::each_register([&](int i) { bits |= register_at_most(a.part[i], b.part[i]) << i * Lanes<T>::width; });
+  Lanes<T, N>::each_register([&](int i) { bits |= register_at_most(a.part[i], b.part[i]) << i * Lanes<T>::width; });
   return bits;
 }
 
@@ -224,20 +270,38 @@ inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
   return bits;
 }
 
-// The square root of each lane, rounded according to IEEE 754.
-inline Lanes<double> square_root(const Lanes<double>& squares) {
-  Lanes<double> out;
-  Lanes<double>::each_register([&](int i) {
+// Intrinsics, because the compiler does not turn a loop over the elements into a single instruction. (The masks avoid a
+// warning of GCC 12 about its own header.)
+template <typename Register>
+inline void register_root(const Register& x, Register& out) {
 #if defined(__AVX512F__)
-    out.part[i] = (Lanes<double>::Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)squares.part[i]);
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
+  } else {
+    out = (Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)x);
+  }
 #elif defined(__AVX2__)
-    out.part[i] = (Lanes<double>::Register)_mm256_sqrt_pd((__m256d)squares.part[i]);
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm256_sqrt_ps((__m256)x);
+  } else {
+    out = (Register)_mm256_sqrt_pd((__m256d)x);
+  }
 #elif defined(__SSE2__)
-    out.part[i] = (Lanes<double>::Register)_mm_sqrt_pd((__m128d)squares.part[i]);
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm_sqrt_ps((__m128)x);
+  } else {
+    out = (Register)_mm_sqrt_pd((__m128d)x);
+  }
 #else
-    for (int lane = 0; lane < Lanes<double>::width; ++lane) out.part[i][lane] = __builtin_sqrt(squares.part[i][lane]);
+  for (unsigned lane = 0; lane < sizeof(Register) / sizeof(x[0]); ++lane) out[lane] = __builtin_sqrt(x[lane]);
 #endif
-  });
+}
+
+// The square root of each lane, rounded according to IEEE 754.
+template <typename T, int64_t N>
+inline Lanes<T, N> square_root(const Lanes<T, N>& squares) {
+  Lanes<T, N> out;
+  Lanes<T, N>::each_register([&](int i) { register_root(squares.part[i], out.part[i]); });
   return out;
 }
 

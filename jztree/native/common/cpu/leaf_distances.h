@@ -124,12 +124,15 @@ class LeafDistances {
 
   // Find the leaf's particles near query rows. asked: one bit for each of the `lanes` rows from `begin` on, set if the
   // row searches. Near means within the squared radius radius2[i] of the i-th row. The source `own` + i is left out for
-  // the i-th row (`no_own`: no source is left out). near(n) returns the results of the n-th row in `asked` until the
-  // next call. enough: the caller needs only this number of nearest particles, or all if it is 0. For an infinite
-  // radius, particles that are certainly farther away are then left out.
-  void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
-                 int64_t enough = 0) {
-    by_difference([&](auto how) { find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
+  // the i-th row (`no_own`: no source is left out). Returns the rows with near particles, as bits. Until the next call,
+  // near(i) returns the particles near the i-th row. enough: the caller needs only this number of nearest particles, or
+  // all if it is 0. For an infinite radius, particles that are certainly farther away are then left out.
+  uint32_t find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
+                     int64_t enough = 0) {
+    uint32_t near = 0;
+    by_difference(
+        [&](auto how) { near = find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
+    return near;
   }
 
   // Visit the query rows from `begin` on with a bit in `asked`. For the i-th row, this calls see = visit(i). Then it
@@ -155,8 +158,8 @@ class LeafDistances {
     by_difference([&](auto how) { near_pairs<decltype(how)::value>(radius2, visit); });
   }
 
-  Near<T> near(int64_t n) const {
-    return {distance2_.data() + n * words_ * Near<T>::word, chosen_.data() + n * words_, words_, first_};
+  Near<T> near(int64_t i) const {
+    return {distance2_.data() + i * words_ * Near<T>::word, chosen_.data() + i * words_, words_, first_};
   }
 
  private:
@@ -235,13 +238,14 @@ class LeafDistances {
   }
 
   template <Difference How>
-  __attribute__((flatten)) void find_all(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
-                                         const T* radius2, int64_t own, int64_t enough) {
+  __attribute__((flatten)) uint32_t find_all(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
+                                             const T* radius2, int64_t own, int64_t enough) {
     const bool own_here = own + lanes > first_ && own < first_ + count_, some = enough > 0 && enough <= lanes;
-    T* distance2 = distance2_.data();
-    uint64_t* chosen = chosen_.data();
-    for (; asked != 0; asked &= asked - 1, distance2 += words_ * Near<T>::word, chosen += words_) {
+    uint32_t rows_with_near = 0;
+    for (; asked != 0; asked &= asked - 1) {
       int64_t i = __builtin_ctz(asked), place = own + i - first_;
+      T* distance2 = distance2_.data() + i * words_ * Near<T>::word;
+      uint64_t* chosen = chosen_.data() + i * words_;
       if (!own_here || place < 0 || place >= count_) place = -1;
       const Place from = place_of(queries, begin + i);
       if (some && radius2[i] == std::numeric_limits<T>::infinity()) {
@@ -250,7 +254,9 @@ class LeafDistances {
         choose_within<How>(from, radius2[i], distance2, chosen);
       }
       if (place >= 0) chosen[place / Near<T>::word] &= ~(uint64_t{1} << place % Near<T>::word);
+      rows_with_near |= static_cast<uint32_t>(near(i).any()) << i;
     }
+    return rows_with_near;
   }
 
   template <Difference How, typename Visit>
