@@ -143,16 +143,12 @@ def _places(part: ParticleData) -> ParticleData:
 ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles", "mst.squeeze_tree"}
 # Functions that raise an error if they are mapped over several devices.
 ONE_DEVICE = {
-    "gravity.acceleration",
-    "gravity.potential",
-    "gravity.potential, groups",
     "hierarchy.cut",
     "hierarchy.dendrogram",
     "hierarchy.density_peaks",
 }
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
-    "gravity.acceleration",
     "halos.lowest_potential_particle",
     "overdensity.radial_profiles",
     "overdensity.sphere_properties",

@@ -57,11 +57,12 @@ class GroupSums {
   void sum_group(int64_t g, GroupTree<D>& tree, const Parallel* parallel) {
     if (size(g) <= 0) return;
     tree.build(particles_, begin(g), end(g), softening_, size(g) > summed_directly, parallel);
-    loop(parallel, tree.runs(), runs_of_a_task, [&](int64_t from, int64_t to) {
+    const int64_t first = in_.share.begin(tree.runs()), last = in_.share.end(tree.runs());
+    loop(parallel, last - first, runs_of_a_task, [&](int64_t from, int64_t to) {
       if (error_ >= least_narrow_error) {
-        sum_runs<float>(g, tree, from, to);
+        sum_runs<float>(g, tree, first + from, first + to);
       } else {
-        sum_runs<double>(g, tree, from, to);
+        sum_runs<double>(g, tree, first + from, first + to);
       }
     });
   }
