@@ -205,6 +205,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.phase_space_labels, group_rlink": _of(jz.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25),
     "gravity.acceleration": _of(jz.acceleration, softening=0.1, gravity=43.0),
     "gravity.potential": _of(jz.potential, softening=0.1, kernel="spline"),
+    "gravity.potential, images": _of(jz.potential, boxsize=(1.0, 1.0, 1.5)),
     "gravity.potential, groups": lambda part: _of(
         jz.potential, boxsize=1.0, groups=jz.group_labels(part, 0.2, boxsize=1.0)
     )(part),

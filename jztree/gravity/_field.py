@@ -27,7 +27,7 @@ from ..arguments import (
     one_length,
 )
 from ..data import PosMass
-from ..jax_ext import Exact, exact
+from ..jax_ext import Exact, exact, exact_to_float
 from ..particles import Array, Index, Particles, check_num
 from ..tree import corners_of
 from ..tree.stage import opened
@@ -35,9 +35,14 @@ from ._sums import Law, accelerations, make_groups, potentials
 
 _MAX_DIMS = 4
 _SOFTENINGS = ("plummer", "spline")
-_PERIODIC = (
-    "the box is periodic, and sums over all periodic images are not supported yet; pass groups, for nearest images "
-    "within groups, or leave out boxsize."
+_SPLINE_REACH = 2.8  # the spline is Newtonian from this number of softening lengths on
+_MAX_RATIO = 4  # of the sides of a box with all images
+_BAD_IMAGES = (
+    "sums over all images need a box that is periodic in all of 3 dimensions; pass such a box, or groups, for nearest "
+    "images within groups, or leave out boxsize.\n"
+    f"the longest side of the box is more than {_MAX_RATIO} times the shortest; sums over all images need a more equal "
+    "box.\n"
+    "the softening reaches farther than half the shortest side of the box; choose a smaller one."
 )
 _LOST = (
     "the %s of row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 and give positions "
@@ -63,8 +68,10 @@ def potential(
     """Compute the gravitational potential at each particle, due to all other particles or those of its group.
 
     99.9 % of the potentials have a relative error of at most ``error``; in one dimension, and for particles on a line,
-    of at most twice that. Sets and groups of up to 512 particles are summed directly in float64, larger ones with a
-    tree.
+    of at most twice that. Without groups, a periodic box contains all images of each particle, also of the particle
+    itself, and the mean density is subtracted (Hernquist, Bouchet & Suto 1991, ApJS 75, 231). Such a potential is about
+    0, so its errors are relative to the sum of m / r over the nearest images, which is 2.38 M / L in a homogeneous cube
+    of mass M and side L. Other sums over up to 512 particles are direct, in float64, and larger ones use a tree.
 
     On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
@@ -81,8 +88,9 @@ def potential(
         kernel: The softening. ``"plummer"`` is ``-m / sqrt(r**2 + softening**2)``. ``"spline"`` is that of Gadget
             (Springel, Yoshida & White 2001, New Astronomy 6, 79), which has the same value at distance 0 and is
             Newtonian from ``2.8 * softening`` on.
-        boxsize: The periodic length, or one per dimension, for ``groups``; None means open. Groups must be smaller than
-            half the box; distances are to the nearest images.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
+            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
+            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
             means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.
@@ -91,7 +99,8 @@ def potential(
             sufficient for almost all data sets, which mapped functions enlarge if necessary.
 
     Returns:
-        ``(n,)`` potentials, not positive, in the dtype of the positions. Rows from ``num`` on are 0.
+        ``(n,)`` potentials in the dtype of the positions, not positive unless they include all images. Rows from
+        ``num`` on are 0.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -123,15 +132,17 @@ def acceleration(
 ) -> jax.Array:
     """Compute the gravitational acceleration of each particle, due to all other particles or those of its group.
 
-    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``. Where the terms of
-    an acceleration cancel almost completely, it may be larger. Sets and groups of up to 512 particles are summed
-    directly in float64, larger ones with a tree.
+    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``. Without groups, a
+    periodic box contains all images of each particle, and the mean density is subtracted (Hernquist, Bouchet & Suto
+    1991, ApJS 75, 231). If the terms of an acceleration cancel almost completely, its error may be larger. Sets and
+    groups of up to 512 particles are summed directly in float64, larger ones and periodic boxes with a tree.
 
     On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
 
     The result has first derivatives with respect to positions and masses, in both modes. Those with respect to
-    positions sum over all pairs of a group in float64, without a tree.
+    positions sum over all pairs of a group in float64, without a tree. In a periodic box without groups, they are an
+    error.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
@@ -139,8 +150,9 @@ def acceleration(
         masses: ``(n,)``, not negative. None means ``mass`` of the particles, or 1 if they have none.
         softening: A length in the unit of the positions. Without it, pairs at distance 0 are left out.
         kernel: The softening, ``"plummer"`` or ``"spline"``: the forces of the potentials of `potential`.
-        boxsize: The periodic length, or one per dimension, for ``groups``; None means open. Groups must be smaller than
-            half the box; distances are to the nearest images.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
+            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
+            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
             means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.
@@ -188,12 +200,13 @@ def _field(
     box, constant = check_box(boxsize, pos.shape[1]), check_gravity(gravity)
     length = check_length(softening, box, "softening")
     mass = mass_rows(part if masses is None else PosMass(pos=pos, mass=masses), pos.dtype)
-    num = _checked_num(pos, num, mass, groups, box)
+    reach = jnp.asarray(exact_to_float(length)) * (_SPLINE_REACH if kernel == "spline" else 1)
+    num = _checked_num(pos, num, mass, groups, box, reach)
     n = pos.shape[0]
     mass = jnp.ones((n,), pos.dtype) if mass is None else jnp.broadcast_to(mass, (n,))
     if n == 0:
         return jnp.zeros_like(pos if acceleration else mass)
-    law = Law(kernel == "spline", _capacity(group_rows, n))
+    law = Law(kernel == "spline", groups is None, _capacity(group_rows, n))
     labels = None if groups is None else jnp.asarray(groups, jnp.int32)
     lengths = [Exact(kernels.refusing("group_potential", x.words)) for x in (length, box, exact(error, ()))]
     sums = make_groups(labels, n, num, law, tuple(lengths))
@@ -214,12 +227,23 @@ def _capacity(group_rows: int | None, n: int) -> Capacity:
     return choose_capacity("group_rows", group_rows, n + n // 4 + 1, rows)
 
 
-def _checked_num(pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, box: Exact) -> jax.Array:
+def _checked_num(
+    pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, box: Exact, softening_reach: Any
+) -> jax.Array:
     """Return the number of particles, after all checks of their rows."""
     _, faults = corners_of(pos, num, "the particles")
     faults = [*faults, *mass_faults(mass, num, pos.shape[0])]
     if groups is None:
-        faults.append(comm.Fault((box.words[:, 0] > 0).any(), [], _PERIODIC))
+        faults.append(_fault_of_images(box, softening_reach))
     else:
         check_one_a_particle(groups, pos, "groups")
     return comm.check_all(kernels.as_num(num), faults)
+
+
+def _fault_of_images(box: Exact, softening_reach: Any) -> comm.Fault:
+    """Return the fault that a periodic box is not suitable for sums over all images."""
+    sides = jnp.asarray(exact_to_float(box))
+    shortest, longest, dims = sides.min(), sides.max(), sides.shape[0]
+    faults = [(shortest <= 0) | (dims != 3), longest > _MAX_RATIO * shortest, softening_reach > shortest / 2]
+    first = 1 + jnp.argmax(jnp.stack(faults)).astype(jnp.int32)
+    return comm.Fault(jnp.where((longest > 0) & jnp.stack(faults).any(), first, 0), [], _BAD_IMAGES)

@@ -18,17 +18,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity
 from ..arguments import first_row
-from ..derivatives import apply_linear
+from ..derivatives import Linear, apply_linear
 from ..jax_ext import Exact
 from ..knn import rows_by_mask
 
 _BAD_GROUP = (
     "the group of row {0} is {1}, which is not a row of its own group; pass labels of these particles from "
     "jztree.group_labels."
+)
+_NO_TIDES = (
+    "sums over all images of a periodic box have no derivatives of accelerations with respect to positions; pass "
+    "groups, for nearest images within groups, or leave out boxsize."
 )
 
 
@@ -56,9 +61,16 @@ class Groups(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """What is known when the program is compiled: the kind of softening, and the buffer for collected particles."""
+    """What is known when the program is compiled.
+
+    Attributes:
+        spline: Whether to soften by Gadget's spline.
+        images: Whether to sum over all images if the box is periodic.
+        capacity: The size of the buffer for collected particles.
+    """
 
     spline: bool
+    images: bool
     capacity: Capacity
 
 
@@ -154,7 +166,7 @@ def _fields(law: Law, pos: jax.Array, mass: jax.Array, groups: Groups, *, accele
 
     def kernel(pos: jax.Array, mass: jax.Array, **share: Any) -> Any:
         lengths = groups.softening, groups.box, groups.error
-        how = {"spline": law.spline, "acceleration": acceleration, **share}
+        how = {"spline": law.spline, "images": law.images, "acceleration": acceleration, **share}
         results = kernels.group_potential(pos, mass, groups.segments, *lengths, **how)
         return results if acceleration else results[0]
 
@@ -163,6 +175,10 @@ def _fields(law: Law, pos: jax.Array, mass: jax.Array, groups: Groups, *, accele
 
 def _tides(law: Law, pos: jax.Array, mass: jax.Array, moves: jax.Array, groups: Groups, *, transposed: bool) -> Any:
     """Return the change of accelerations if the particles move, or its transpose."""
+
+    if law.images:
+        is_periodic = (groups.box.words[:, 0] > 0).any()
+        pos = comm.after(pos, comm.check(0, is_periodic, [], _NO_TIDES))
 
     def kernel(pos: jax.Array, mass: jax.Array, moves: jax.Array, **share: Any) -> jax.Array:
         how = {"spline": law.spline, "transposed": transposed, **share}
@@ -206,20 +222,33 @@ class _PotentialChange:
 
 
 @dataclasses.dataclass(frozen=True)
-class _AccelerationChange:
-    """The change of accelerations with the moves of particles and the changes of their masses."""
+class _AccelerationByMasses:
+    """The change of accelerations with the masses."""
 
     law: Law
 
-    def forward(self, constants: Any, changes: tuple[jax.Array, jax.Array]) -> jax.Array:
-        (pos, mass, groups), (moves, masses) = constants, changes
-        tides = _tides(self.law, pos, mass, moves, groups, transposed=False)
-        return accelerations(self.law, pos, masses, groups)[1] + tides
+    def forward(self, constants: Any, masses: jax.Array) -> jax.Array:
+        pos, _, groups = constants
+        return accelerations(self.law, pos, masses, groups)[1]
 
-    def transposed(self, constants: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def transposed(self, constants: Any, cotangent: jax.Array) -> jax.Array:
+        pos, _, groups = constants
+        return -_divergence(self.law, pos, cotangent, groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AccelerationByMoves:
+    """The change of accelerations with the positions."""
+
+    law: Law
+
+    def forward(self, constants: Any, moves: jax.Array) -> jax.Array:
         pos, mass, groups = constants
-        by_pos = _tides(self.law, pos, mass, cotangent, groups, transposed=True)
-        return by_pos, -_divergence(self.law, pos, cotangent, groups)
+        return _tides(self.law, pos, mass, moves, groups, transposed=False)
+
+    def transposed(self, constants: Any, cotangent: jax.Array) -> jax.Array:
+        pos, mass, groups = constants
+        return _tides(self.law, pos, mass, cotangent, groups, transposed=True)
 
 
 def _divergence(law: Law, pos: jax.Array, weights: jax.Array, groups: Groups) -> jax.Array:
@@ -228,12 +257,27 @@ def _divergence(law: Law, pos: jax.Array, weights: jax.Array, groups: Groups) ->
     return functools.reduce(jnp.add, parts)
 
 
-@potentials.defjvp
+def _change_of_potentials(law: Law, primals: Any, tangents: Any) -> jax.Array:
+    changes = tuple(jnp.zeros(x.shape, x.dtype) if _is_zero(x) else x for x in tangents[:2])
+    result: jax.Array = apply_linear(_PotentialChange(law), primals, changes)
+    return result
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, SymbolicZero)
+
+
 def _potentials_jvp(law: Law, primals: Any, tangents: Any) -> Any:
-    return potentials(law, *primals), apply_linear(_PotentialChange(law), primals, tangents[:2])
+    return potentials(law, *primals), _change_of_potentials(law, primals, tangents)
 
 
-@accelerations.defjvp
 def _accelerations_jvp(law: Law, primals: Any, tangents: Any) -> Any:
-    changes = [apply_linear(change(law), primals, tangents[:2]) for change in (_PotentialChange, _AccelerationChange)]
-    return accelerations(law, *primals), tuple(changes)
+    functions: tuple[Linear, ...] = _AccelerationByMoves(law), _AccelerationByMasses(law)
+    pairs = [pair for pair in zip(functions, tangents[:2], strict=True) if not _is_zero(pair[1])]
+    changes = [apply_linear(function, primals, tangent) for function, tangent in pairs]
+    change = functools.reduce(jnp.add, changes) if changes else jnp.zeros_like(primals[0])
+    return accelerations(law, *primals), (_change_of_potentials(law, primals, tangents), change)
+
+
+potentials.defjvp(_potentials_jvp, symbolic_zeros=True)
+accelerations.defjvp(_accelerations_jvp, symbolic_zeros=True)

@@ -51,6 +51,7 @@ def group_potential(
     error: Exact,
     *,
     spline: bool = False,
+    images: bool = False,
     acceleration: bool = False,
     share: int | jax.Array = 0,
     shares: int = 1,
@@ -71,10 +72,12 @@ def group_potential(
             more dimensions.
         spline: Whether to soften by Gadget's spline, which is Newtonian beyond ``2.8 * softening``, instead of
             Plummer's rule ``-m / sqrt(r**2 + softening**2)``.
+        images: Whether to sum over all images of a box that is periodic in all of three dimensions, by Ewald's method.
+            The mean density is subtracted, and errors are relative to sums over the nearest images without it.
         acceleration: Whether to compute accelerations.
-        share: The number of this device, from 0 on, among those that share the work. Each has the same particles, and
-            results for some of the rows of each group; other rows are 0.
-        shares: Number of these devices.
+        share: The number of this device, from 0 on, among the devices that share the work. Each has all particles,
+            and computes some rows of each group; other rows are 0.
+        shares: Number of devices that share the work.
 
     Returns:
         Potentials ``(n,)``, negative sums of mass over length, and accelerations ``(n, d)``, sums of mass over squared
@@ -86,7 +89,12 @@ def group_potential(
         jax.ShapeDtypeStruct((rows if acceleration else 0, dims), pos.dtype),
     )
     arguments = (*_grouped((pos, mass, None), segments, box), softening.words, error.words, as_num(share))
-    attributes: dict[str, Any] = {"spline": spline, "acceleration": acceleration, "shares": np.int64(shares)}
+    attributes: dict[str, Any] = {
+        "spline": spline,
+        "images": images,
+        "acceleration": acceleration,
+        "shares": np.int64(shares),
+    }
     return call("group_potential", out, *arguments, **attributes)
 
 
@@ -114,8 +122,8 @@ def group_tides(
         box: ``(d,)`` lengths, 0 if open.
         spline: See `group_potential`.
         transposed: Whether to apply the transpose of the matrix from moves to changes.
-        share: The number of this device among those that share the work; see `group_potential`.
-        shares: Number of these devices.
+        share: The number of this device; see `group_potential`.
+        shares: Number of devices that share the work.
 
     Returns:
         ``(n, d)``; 0 for rows in no group.

@@ -27,7 +27,7 @@ def differences(function: Callable[..., jax.Array], values: Any, moves: Any, ste
 
 
 def case(n: int, dims: int) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return positions, no two of which are close together, and masses, and the changes of both."""
+    """Return positions with distances of at least 1 / (2 n), masses, and the changes of both."""
     random = np.random.default_rng(n)
     pos = random.random((n, dims))
     pos[:, 0] = (np.arange(n) + pos[:, 0] / 2) / n
@@ -70,7 +70,7 @@ def accelerations_of_pairs(mass: jax.Array, softening: float, pos: jax.Array) ->
 @pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_jacobians_of_a_large_group(function: Any, mode: Any, x64: None) -> None:
-    """The group has a tree. The errors are those of sums where other numbers replace the masses."""
+    """The group has a tree, which also sums with tangents in place of the masses."""
     pos, mass = jnp.asarray(ball(700, 3, 1, 3)), jnp.asarray(1 + uniform(700)[:, 0])
     shape, mask = jnp.asarray(ball(4, 3, 1, 4)), jnp.arange(700) % 175 == 0
 
@@ -116,7 +116,7 @@ def test_third_derivatives_raise(x64: None) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_derivatives_by_lengths_raise(function: Any) -> None:
+def test_differentiating_lengths_raises(function: Any) -> None:
     pos = uniform(5).astype(np.float32)
     with pytest.raises(ValueError, match="no derivative"):
         jax.grad(lambda x: function(pos, softening=x).sum())(0.1)

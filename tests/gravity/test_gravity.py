@@ -83,7 +83,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"boxsize": 1.0}, "the box is periodic"),
         ({"masses": -np.ones(5, np.float32)}, "row 0 has a mass that is negative"),
         ({"groups": np.asarray([0, 0, 1, 3, 3], np.int32)}, "the group of row 2 is 1"),
         ({"gravity": 3e38}, "the potential of row 0 is outside the range"),

@@ -39,11 +39,11 @@ def particles(rlink: float | None) -> tuple[np.ndarray, np.ndarray, Any]:
 @pytest.mark.parametrize("split", [even, all_on_last, uneven])
 @pytest.mark.parametrize("rlink", [None, 0.02, 1e-3, 10.0])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_bits_are_those_of_one_device(ndev: int, rlink: float | None, split: Any) -> None:
+def test_bits_equal_one_device(ndev: int, rlink: float | None, split: Any) -> None:
     pos, mass, labels = particles(rlink)
     counts = split(N, ndev)
-    dealt, (masses,) = deal(pos, counts), shares(counts, mass)
-    part = PosMass(pos=dealt.pos, mass=masses, num=dealt.num)
+    part_of_ranks, (masses,) = deal(pos, counts), shares(counts, mass)
+    part = PosMass(pos=part_of_ranks.pos, mass=masses, num=part_of_ranks.num)
     groups = None if labels is None else shares(counts, labels)[0]
     for function in (jz.potential, jz.acceleration):
         result = function.smap(mesh_of(ndev), jit=True)(part, groups=groups, softening=1e-4, kernel="spline")
@@ -55,10 +55,10 @@ def test_bits_are_those_of_one_device(ndev: int, rlink: float | None, split: Any
 @pytest.mark.parametrize("rlink", [None, 0.02])
 @pytest.mark.parametrize("function", [jz.potential, jz.acceleration])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_derivatives_are_those_of_one_device(ndev: int, function: Any, rlink: float | None) -> None:
+def test_derivatives_equal_one_device(ndev: int, function: Any, rlink: float | None) -> None:
     pos, mass, labels = particles(rlink)
     counts = uneven(N, ndev)
-    dealt, (masses,), nums = deal(pos, counts), shares(counts, np.abs(mass)), counts.astype(np.int32)
+    part_of_ranks, (masses,), nums = deal(pos, counts), shares(counts, np.abs(mass)), counts.astype(np.int32)
     groups = None if labels is None else shares(counts, labels)[0]
     random = np.random.default_rng(6)
     weights = random.standard_normal(pos.shape if function is jz.acceleration else N).astype(np.float32)
@@ -78,7 +78,7 @@ def test_derivatives_are_those_of_one_device(ndev: int, function: Any, rlink: fl
     def loss_of_one(pos: jax.Array, mass: jax.Array) -> jax.Array:
         return (function(pos, masses=mass, groups=labels, softening=0.01) * weights).sum()
 
-    stacked = jnp.asarray(dealt.pos), jnp.asarray(masses)
+    stacked = jnp.asarray(part_of_ranks.pos), jnp.asarray(masses)
     for result, expected in zip(
         jax.grad(loss, (0, 1))(*stacked), jax.grad(loss_of_one, (0, 1))(pos, mass), strict=True
     ):

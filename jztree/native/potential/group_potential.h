@@ -23,6 +23,7 @@ struct GroupPotential {
   GroupedParticles<D, T> grouped;  // masses of any sign; velocities are not used
   Lengths softening, error;        // a single one each
   bool spline;                     // the softening of Gadget instead of Plummer's
+  bool images;                     // whether to sum over all images if the box is periodic; it then has 3 dimensions
   Share share;                     // of the rows of each group; other rows are 0
   Array<T> potential;              // (n,), 0 for rows in no group
   Array<T> acceleration;           // (n, D), or no rows if it is not wanted
@@ -32,6 +33,7 @@ struct GroupPotential {
         softening(in.lengths("softening", 1)),
         error(in.lengths("error", 1)),
         spline(in.attributes().flag("spline")),
+        images(in.attributes().flag("images")),
         share(in),
         potential(in.result<T>("potential", {grouped.rows()})),
         acceleration(in.result_if<T>(in.attributes().flag("acceleration"), "acceleration", grouped.rows(), D)) {}

@@ -81,7 +81,7 @@ void group_tides(const Parallel& parallel, const GroupTides<D, T>& in) {
     const int64_t begin = inside(grouped.offset[g]);
     const int64_t size = inside(static_cast<int64_t>(grouped.offset[g]) + grouped.count[g]) - begin;
     if (size <= 0) continue;
-    group.build(particles, begin, begin + size, in.softening[0], false, &parallel);
+    group.build(particles, begin, begin + size, in.softening[0], false, 0, &parallel);
     const TideSums<D, T> sums(in, begin, group);
     const int64_t first = in.share.begin(size), last = in.share.end(size);
     loop(&parallel, last - first, lanes,
