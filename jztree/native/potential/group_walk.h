@@ -63,7 +63,7 @@ class RunSums {
   template <bool Accelerate>
   void sum(const Run& run, const Accuracy& accuracy) {
     begin_ = run.begin, end_ = run.end;
-    take_targets();
+    take_targets(Accelerate ? 1e-24 : 1e-30);
     if (!images_.is_open()) add_images<Accelerate>();
     if (tree_.planes.empty()) {
       each_image([&] { add_near<Accelerate>(0, tree_.rows()); });
@@ -146,7 +146,8 @@ class RunSums {
     }
   }
 
-  void take_targets() {
+  // least_square: no square of a distance in float32 is smaller, so that its powers are normal numbers.
+  void take_targets(double least_square) {
     const int64_t room = (count() + lanes - 1) / lanes * lanes;
     for (int d = 0; d < D; ++d) {
       lower_[d] = upper_[d] = tree_.place[at(begin_ * D + d)];
@@ -169,8 +170,7 @@ class RunSums {
     std::fill_n(potential, room, 0);
     std::fill_n(narrow_[D], room, Real{0});
     reach2_ = size2 / 4, reach_ = std::sqrt(reach2_);
-    // Squares of smaller numbers are not normal in float32.
-    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, 1e-30) : 0;
+    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, least_square) : 0;
     near2_ = std::max(near2_, softening_.reach * softening_.reach);
   }
 
@@ -185,13 +185,17 @@ class RunSums {
         if (child.begin <= begin_ && end_ <= child.end) {
           inner = &child;
         } else {
-          sum += child.size / farthest(child);
+          sum += term(child);
         }
       }
       node = inner;
     }
-    const double width = farthest(*node);
-    return sum + (width > 0 ? node->size / width : 0);
+    return sum + term(*node);
+  }
+  // Without softening, particles at the places of all particles of the run do not count.
+  double term(const GravityNode<D>& node) const {
+    const double width = farthest(node);
+    return width > 0 ? node.size / width : 0;
   }
   double farthest(const GravityNode<D>& node) const {
     double distance2 = 0;
