@@ -43,10 +43,12 @@ def ewald_sums(
             distance = np.sqrt((away**2).sum(axis=1))
             r, is_nearest = np.maximum(distance, 1e-30), not shift.any()
             value = -erf(rate * r) / r if is_nearest else erfc(rate * r) / r
-            force = (value + 2 * rate / np.sqrt(np.pi) * np.exp(-((rate * r) ** 2))) / r**2
+            peak = 2 * rate / np.sqrt(np.pi)
+            force = (value + peak * np.exp(-((rate * r) ** 2))) / r**2
             if is_nearest:
                 value += np.where(others, terms[0], 0)
-                force = np.where(distance > 0, force, 0) + np.where(others, terms[1], 0)
+                # Close to 0, the difference of both terms has no digits; this is the first term of its series.
+                force = np.where(rate * r > 1e-4, force, -2 / 3 * peak * rate**2) + np.where(others, terms[1], 0)
             potential[i] += mass @ value
             acceleration[i] += (mass * force) @ away
     return -potential, acceleration, norm
