@@ -143,16 +143,12 @@ def _places(part: ParticleData) -> ParticleData:
 ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles", "mst.squeeze_tree"}
 # Functions that raise an error if they are mapped over several devices.
 ONE_DEVICE = {
-    "gravity.acceleration",
-    "gravity.potential",
-    "gravity.potential, groups",
     "hierarchy.cut",
     "hierarchy.dendrogram",
     "hierarchy.density_peaks",
 }
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
-    "gravity.acceleration",
     "halos.lowest_potential_particle",
     "overdensity.radial_profiles",
     "overdensity.sphere_properties",
@@ -209,6 +205,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.phase_space_labels, group_rlink": _of(jz.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25),
     "gravity.acceleration": _of(jz.acceleration, softening=0.1, gravity=43.0),
     "gravity.potential": _of(jz.potential, softening=0.1, kernel="spline"),
+    "gravity.potential, images": _of(jz.potential, boxsize=(1.0, 1.0, 1.5)),
     "gravity.potential, groups": lambda part: _of(
         jz.potential, boxsize=1.0, groups=jz.group_labels(part, 0.2, boxsize=1.0)
     )(part),

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import (
     Kind,
     check_box,
@@ -26,20 +27,22 @@ from ..arguments import (
     one_length,
 )
 from ..data import PosMass
-from ..jax_ext import Exact, exact
+from ..jax_ext import Exact, exact, exact_to_float
 from ..particles import Array, Index, Particles, check_num
 from ..tree import corners_of
 from ..tree.stage import opened
+from ._sums import Law, accelerations, make_groups, potentials
 
 _MAX_DIMS = 4
 _SOFTENINGS = ("plummer", "spline")
-_PERIODIC = (
-    "the box is periodic, and sums over all periodic images are not supported yet; pass groups, for nearest images "
-    "within groups, or leave out boxsize."
-)
-_BAD_GROUP = (
-    "the group of row {0} is {1}, which is not a row of its own group; pass labels of these particles from "
-    "jztree.group_labels."
+_SPLINE_REACH = 2.8  # the spline is Newtonian from this number of softening lengths on
+_MAX_RATIO = 4  # of the sides of a box with all images
+_BAD_IMAGES = (
+    "sums over all images need a box that is periodic in all of 3 dimensions; pass such a box, or groups, for nearest "
+    "images within groups, or leave out boxsize.\n"
+    f"the longest side of the box is more than {_MAX_RATIO} times the shortest; sums over all images need a more equal "
+    "box.\n"
+    "the softening reaches farther than half the shortest side of the box; choose a smaller one."
 )
 _LOST = (
     "the %s of row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 and give positions "
@@ -60,15 +63,22 @@ def potential(
     groups: Array | None = None,
     error: float = 1e-3,
     gravity: ArrayLike = 1.0,
+    group_rows: int | None = None,
 ) -> jax.Array:
     """Compute the gravitational potential at each particle, due to all other particles or those of its group.
 
     99.9 % of the potentials have a relative error of at most ``error``; in one dimension, and for particles on a line,
-    of at most twice that. Sets and groups of up to 512 particles are summed directly in float64, larger ones with a
-    tree.
+    of at most twice that. Without groups, a periodic box contains all images of each particle, also of the particle
+    itself, and the mean density is subtracted (Hernquist, Bouchet & Suto 1991, ApJS 75, 231). Such a potential is about
+    0, so its errors are relative to the sum of m / r over the nearest images, which is 2.38 M / L in a homogeneous cube
+    of mass M and side L. Other sums over up to 512 particles are direct, in float64, and larger ones use a tree.
 
-    The result has derivatives with respect to positions and masses in reverse mode, with errors like those of the
-    accelerations. The function runs on one device.
+    On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
+    device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
+
+    The result has derivatives with respect to positions and masses in both modes, and second derivatives. First
+    derivatives use the trees, with errors like those of the accelerations. See `acceleration` for the cost of second
+    ones.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
@@ -78,29 +88,33 @@ def potential(
         kernel: The softening. ``"plummer"`` is ``-m / sqrt(r**2 + softening**2)``. ``"spline"`` is that of Gadget
             (Springel, Yoshida & White 2001, New Astronomy 6, 79), which has the same value at distance 0 and is
             Newtonian from ``2.8 * softening`` on.
-        boxsize: The periodic length, or one per dimension, for ``groups``; None means open. Groups must be smaller than
-            half the box; distances are to the nearest images.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
+            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
+            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
-            means all particles.
+            means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.
         gravity: Newton's constant in the units of the particles.
+        group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
+            sufficient for almost all data sets, which mapped functions enlarge if necessary.
 
     Returns:
-        ``(n,)`` potentials, not positive, in the dtype of the positions. Rows from ``num`` on are 0.
+        ``(n,)`` potentials in the dtype of the positions, not positive unless they include all images. Rows from
+        ``num`` on are 0.
 
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
-        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a mass is negative or
-            NaN, a label is invalid, or a potential is outside the range of its dtype.
-        NotImplementedError: On several devices, or for a periodic box without groups.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
+            is negative or NaN, a label is invalid, or a potential is outside the range of its dtype.
+        CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
         >>> pos = np.array([[0.0, 0.0], [2.0, 0.0], [9.0, 0.0], [9.0, 4.0]], np.float32)
         >>> jz.potential(pos, groups=jz.group_labels(pos, 5.0))
         Array([-0.5 , -0.5 , -0.25, -0.25], dtype=float32)
     """
-    return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, acceleration=False)
+    return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, group_rows, acceleration=False)
 
 
 @flat(masses=_ROWS, groups=_ROWS, gravity=_GRAVITY, softening=_LENGTH)
@@ -114,14 +128,21 @@ def acceleration(
     groups: Array | None = None,
     error: float = 1e-3,
     gravity: ArrayLike = 1.0,
+    group_rows: int | None = None,
 ) -> jax.Array:
     """Compute the gravitational acceleration of each particle, due to all other particles or those of its group.
 
-    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``. Where the terms of
-    an acceleration cancel almost completely, it may be larger. Sets and groups of up to 512 particles are summed
-    directly in float64, larger ones with a tree.
+    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``. Without groups, a
+    periodic box contains all images of each particle, and the mean density is subtracted (Hernquist, Bouchet & Suto
+    1991, ApJS 75, 231). If the terms of an acceleration cancel almost completely, its error may be larger. Sets and
+    groups of up to 512 particles are summed directly in float64, larger ones and periodic boxes with a tree.
 
-    The function runs on one device. Its result has no derivatives.
+    On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
+    device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
+
+    The result has first derivatives with respect to positions and masses, in both modes. Those with respect to
+    positions sum over all pairs of a group in float64, without a tree. In a periodic box without groups, they are an
+    error.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
@@ -129,12 +150,15 @@ def acceleration(
         masses: ``(n,)``, not negative. None means ``mass`` of the particles, or 1 if they have none.
         softening: A length in the unit of the positions. Without it, pairs at distance 0 are left out.
         kernel: The softening, ``"plummer"`` or ``"spline"``: the forces of the potentials of `potential`.
-        boxsize: The periodic length, or one per dimension, for ``groups``; None means open. Groups must be smaller than
-            half the box; distances are to the nearest images.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
+            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
+            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
-            means all particles.
+            means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.
         gravity: Newton's constant in the units of the particles.
+        group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
+            sufficient for almost all data sets, which mapped functions enlarge if necessary.
 
     Returns:
         ``(n, d)`` accelerations in the dtype of the positions. Rows from ``num`` on are 0.
@@ -142,9 +166,9 @@ def acceleration(
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
-        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a mass is negative or
-            NaN, a label is invalid, or an acceleration is outside the range of its dtype.
-        NotImplementedError: On several devices, or for a periodic box without groups.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
+            is negative or NaN, a label is invalid, or an acceleration is outside the range of its dtype.
+        CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
         >>> pos = np.array([[0.0, 0.0], [2.0, 0.0]], np.float32)
@@ -152,7 +176,7 @@ def acceleration(
         Array([[ 0.75,  0.  ],
                [-0.25,  0.  ]], dtype=float32)
     """
-    return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, acceleration=True)
+    return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, group_rows, acceleration=True)
 
 
 def _field(
@@ -164,6 +188,7 @@ def _field(
     groups: Any,
     error: float,
     gravity: Any,
+    group_rows: int | None,
     *,
     acceleration: bool,
 ) -> jax.Array:
@@ -172,51 +197,53 @@ def _field(
     pos, num = check_particles(part, max_dims=_MAX_DIMS), check_num(part)
     error = check_error(error)
     check_word(kernel, "kernel", _SOFTENINGS)
-    name = "acceleration" if acceleration else "potential"
-    if comm.num_ranks() > 1:
-        raise NotImplementedError(
-            f"jztree.{name} supports one device, but it was mapped over {comm.num_ranks()}; call it outside of smap "
-            "with the particles on one device."
-        )
     box, constant = check_box(boxsize, pos.shape[1]), check_gravity(gravity)
     length = check_length(softening, box, "softening")
     mass = mass_rows(part if masses is None else PosMass(pos=pos, mass=masses), pos.dtype)
-    num = _checked_num(pos, num, mass, groups, box)
+    reach = jnp.asarray(exact_to_float(length)) * (_SPLINE_REACH if kernel == "spline" else 1)
+    num = _checked_num(pos, num, mass, groups, box, reach)
     n = pos.shape[0]
     mass = jnp.ones((n,), pos.dtype) if mass is None else jnp.broadcast_to(mass, (n,))
     if n == 0:
         return jnp.zeros_like(pos if acceleration else mass)
-    # Without groups, all particles are the group of row 0.
-    labels = jnp.zeros((n,), jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
-    order, num_groups, count, offset = kernels.group_order(labels, num, 1)
-    columns = kernels.gather_rows(pos, order), kernels.gather_rows(mass, order), (num_groups, count, offset)
-    lengths = length, box, exact(error, ())
-    spline = kernel == "spline"
-    if acceleration:
-        values = kernels.group_potential(*columns, *lengths, spline=spline, acceleration=True)[1]
-    else:
-        values = kernels.differentiable_potential(*columns, *lengths, spline=spline)
-    result = kernels.scatter_rows(values, order) * jnp.asarray(constant, pos.dtype)
+    law = Law(kernel == "spline", groups is None, _capacity(group_rows, n))
+    labels = None if groups is None else jnp.asarray(groups, jnp.int32)
+    lengths = [Exact(kernels.refusing("group_potential", x.words)) for x in (length, box, exact(error, ()))]
+    sums = make_groups(labels, n, num, law, tuple(lengths))
+    values = accelerations(law, pos, mass, sums)[1] if acceleration else potentials(law, pos, mass, sums)
+    result = values * jnp.asarray(constant, pos.dtype)
     row = first_row(~jnp.isfinite(result.reshape(n, -1)).all(axis=1))
+    name = "acceleration" if acceleration else "potential"
     return comm.after(result, comm.check(0, row >= 0, [row], _LOST % (name, result.dtype)))
 
 
-def _checked_num(pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, box: Exact) -> jax.Array:
+def _capacity(group_rows: int | None, n: int) -> Capacity:
+    """Return the capacity of the buffer for whole groups."""
+    rows = n * comm.num_ranks()
+    if rows >= 2**31:
+        raise ValueError(
+            f"sums support less than 2**31 rows over all devices, but there are {rows}; use fewer particles."
+        )
+    return choose_capacity("group_rows", group_rows, n + n // 4 + 1, rows)
+
+
+def _checked_num(
+    pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, box: Exact, softening_reach: Any
+) -> jax.Array:
     """Return the number of particles, after all checks of their rows."""
     _, faults = corners_of(pos, num, "the particles")
     faults = [*faults, *mass_faults(mass, num, pos.shape[0])]
     if groups is None:
-        faults.append(comm.Fault((box.words[:, 0] > 0).any(), [], _PERIODIC))
+        faults.append(_fault_of_images(box, softening_reach))
     else:
         check_one_a_particle(groups, pos, "groups")
-        faults.append(_fault_of_groups(jnp.asarray(groups, jnp.int32), num))
     return comm.check_all(kernels.as_num(num), faults)
 
 
-def _fault_of_groups(groups: jax.Array, num: Any) -> comm.Fault:
-    """Return the fault that the label of a row is not the first row of a group."""
-    rows = jnp.arange(groups.shape[0], dtype=jnp.int32)
-    inside = (groups >= 0) & (groups <= rows)
-    bad = (rows < num) & ~(inside & (groups[jnp.clip(groups, 0)] == groups))
-    row = first_row(bad)
-    return comm.Fault(row >= 0, [row, groups[jnp.maximum(row, 0)] if groups.shape[0] else row], _BAD_GROUP)
+def _fault_of_images(box: Exact, softening_reach: Any) -> comm.Fault:
+    """Return the fault that a periodic box is not suitable for sums over all images."""
+    sides = jnp.asarray(exact_to_float(box))
+    shortest, longest, dims = sides.min(), sides.max(), sides.shape[0]
+    faults = [(shortest <= 0) | (dims != 3), longest > _MAX_RATIO * shortest, softening_reach > shortest / 2]
+    first = 1 + jnp.argmax(jnp.stack(faults)).astype(jnp.int32)
+    return comm.Fault(jnp.where((longest > 0) & jnp.stack(faults).any(), first, 0), [], _BAD_IMAGES)

@@ -14,7 +14,7 @@ from .._transform.exact import WORDS
 from ..jax_ext import Exact, is_concrete, vary_along, varying_axes
 from ._run import Kernel, run
 
-__all__ = ["Tree", "as_num"]
+__all__ = ["Tree", "as_num", "refusing"]
 
 # In plain calls, JAX converts NumPy arrays faster than it computes zeros.
 _NO_WORDS, _NO_ROWS = np.zeros((0, WORDS), np.float32), np.zeros(0, np.int32)
@@ -108,7 +108,7 @@ def _traced(kernel: Kernel, inputs: Sequence[Any], gradients: str) -> list[jax.A
         jnp.zeros_like(array) if isinstance(array, np.ndarray) and not array.size else _as_array(array)
         for array in inputs
     ]
-    stop = functools.partial(_refusing, kernel.name) if gradients == "refused" else jax.lax.stop_gradient
+    stop = functools.partial(refusing, kernel.name) if gradients == "refused" else jax.lax.stop_gradient
     arrays = [stop(array) if jnp.issubdtype(array.dtype, jnp.inexact) else array for array in arrays]
     axes = varying_axes(arrays)
     return [vary_along(result, axes) for result in run(kernel, *(vary_along(array, axes) for array in arrays))]
@@ -119,14 +119,14 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _refusing(target: str, array: jax.Array) -> jax.Array:
+def refusing(target: str, array: jax.Array) -> jax.Array:
     """Return ``array``, and raise if a result of the kernel is differentiated by it."""
     del target
     return array
 
 
-@_refusing.defjvp
-def _refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
+@refusing.defjvp
+def refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
     raise ValueError(
         f"the result of the native kernel {target!r} has no derivative; put jax.lax.stop_gradient around its arguments "
         "if they are constant."

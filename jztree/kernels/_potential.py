@@ -1,6 +1,5 @@
 """Kernels for the potentials of particles in their groups."""
 
-import functools
 from typing import Any
 
 import jax
@@ -8,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import Exact
-from ._call import _refusing, call
+from ._call import as_num, call
 from ._groups import _grouped
 
 __all__ = [
-    "differentiable_potential",
     "group_potential",
+    "group_tides",
     "lowest_potential",
 ]
 
@@ -52,7 +51,10 @@ def group_potential(
     error: Exact,
     *,
     spline: bool = False,
+    images: bool = False,
     acceleration: bool = False,
+    share: int | jax.Array = 0,
+    shares: int = 1,
 ) -> tuple[jax.Array, jax.Array]:
     """Sum the potential and acceleration of each particle over the other particles of its group.
 
@@ -70,7 +72,12 @@ def group_potential(
             more dimensions.
         spline: Whether to soften by Gadget's spline, which is Newtonian beyond ``2.8 * softening``, instead of
             Plummer's rule ``-m / sqrt(r**2 + softening**2)``.
+        images: Whether to sum over all images of a box that is periodic in all of three dimensions, by Ewald's method.
+            The mean density is subtracted, and errors are relative to sums over the nearest images without it.
         acceleration: Whether to compute accelerations.
+        share: The number of this device, from 0 on, among the devices that share the work. Each has all particles,
+            and computes some rows of each group; other rows are 0.
+        shares: Number of devices that share the work.
 
     Returns:
         Potentials ``(n,)``, negative sums of mass over length, and accelerations ``(n, d)``, sums of mass over squared
@@ -81,49 +88,46 @@ def group_potential(
         jax.ShapeDtypeStruct((rows,), pos.dtype),
         jax.ShapeDtypeStruct((rows if acceleration else 0, dims), pos.dtype),
     )
-    arguments = (*_grouped((pos, mass, None), segments, box), softening.words, error.words)
-    return call("group_potential", out, *arguments, spline=spline, acceleration=acceleration)
+    arguments = (*_grouped((pos, mass, None), segments, box), softening.words, error.words, as_num(share))
+    attributes: dict[str, Any] = {
+        "spline": spline,
+        "images": images,
+        "acceleration": acceleration,
+        "shares": np.int64(shares),
+    }
+    return call("group_potential", out, *arguments, **attributes)
 
 
-def differentiable_potential(
+def group_tides(
     pos: jax.Array,
     mass: jax.Array,
+    moves: jax.Array,
     segments: tuple[jax.Array, jax.Array, jax.Array],
     softening: Exact,
     box: Exact,
-    error: Exact,
     *,
-    spline: bool,
+    spline: bool = False,
+    transposed: bool = False,
+    share: int | jax.Array = 0,
+    shares: int = 1,
 ) -> jax.Array:
-    """Return the potentials of `group_potential`, with derivatives by positions and masses in reverse mode.
+    """Sum the changes of the accelerations of `group_potential` if the particles move, over all pairs in float64.
 
-    The derivative by a mass is the potential of the cotangents as masses. That by a position needs the accelerations
-    due to the masses and due to the cotangents.
+    Args:
+        pos: ``(n, d)``, particles in group order.
+        mass: ``(n,)``, in the dtype of ``pos``, of any sign.
+        moves: ``(n, d)``, in the dtype of ``pos``, small changes of the positions.
+        segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`. Groups must not overlap.
+        softening: One length; see `group_potential`.
+        box: ``(d,)`` lengths, 0 if open.
+        spline: See `group_potential`.
+        transposed: Whether to apply the transpose of the matrix from moves to changes.
+        share: The number of this device; see `group_potential`.
+        shares: Number of devices that share the work.
+
+    Returns:
+        ``(n, d)``; 0 for rows in no group.
     """
-    lengths = (Exact(_refusing("group_potential", x.words)) for x in (softening, box, error))
-    return _potential(spline, pos, mass, tuple(segments), *lengths)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _potential(spline: bool, pos: jax.Array, mass: jax.Array, *how: Any) -> jax.Array:
-    return group_potential(pos, mass, *how, spline=spline)[0]
-
-
-def _potential_forward(spline: bool, pos: jax.Array, mass: jax.Array, *how: Any) -> tuple[jax.Array, Any]:
-    return _potential(spline, pos, mass, *how), (pos, mass, how)
-
-
-def _potential_backward(spline: bool, saved: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    pos, mass, how = saved
-    by_mass, of_cotangents = group_potential(pos, cotangent, *how, spline=spline, acceleration=True)
-    of_masses = group_potential(pos, mass, *how, spline=spline, acceleration=True)[1]
-    by_pos = -(cotangent[:, None] * of_masses + mass[:, None] * of_cotangents)
-    return by_pos, by_mass, *(jax.tree.map(_no_derivative, x) for x in how)
-
-
-def _no_derivative(array: jax.Array) -> Any:
-    floating = jnp.issubdtype(array.dtype, jnp.floating)
-    return jnp.zeros_like(array) if floating else np.zeros(array.shape, jax.dtypes.float0)
-
-
-_potential.defvjp(_potential_forward, _potential_backward)
+    out = jax.ShapeDtypeStruct(pos.shape, pos.dtype)
+    arguments = (*_grouped((pos, mass, moves), segments, box), softening.words, as_num(share))
+    return call("group_tides", out, *arguments, spline=spline, transposed=transposed, shares=np.int64(shares))

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .._transform.members import one_by_one
 from ._library import scratch_libraries
 from ._scratch import scratch_bytes
 
@@ -87,19 +87,7 @@ def _at_once(*arrays: jax.Array, kernel: Kernel) -> Any:
 _run.def_impl(_at_once)
 
 
-def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, kernel: Kernel) -> Any:
-    """Run the members one after the other along the mapped axes."""
-    fixed = [array for array, dim in zip(arrays, dims, strict=True) if dim is None]
-    moving = [jnp.moveaxis(array, dim, 0) for array, dim in zip(arrays, dims, strict=True) if dim is not None]
-
-    def one(row: list[jax.Array]) -> Any:
-        sources = iter(fixed), iter(row)
-        return _run.bind(*(next(sources[dim is not None]) for dim in dims), kernel=kernel)
-
-    return jax.lax.map(one, moving), [0] * len(kernel.outs)
-
-
-batching.primitive_batchers[_run] = _mapped
+batching.primitive_batchers[_run] = one_by_one(_run)
 
 
 def _lowered(context: mlir.LoweringRuleContext, *values: Any, kernel: Kernel) -> Any:

@@ -35,6 +35,7 @@ PARTS = (
     "catalogue",
     "spheres",
     "subhaloes",
+    "gravity",
     "gradients",
     "files",
     "devices",

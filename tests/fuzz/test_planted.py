@@ -23,6 +23,7 @@ from fuzz import (
     files,
     fof,
     gradients,
+    gravity,
     knn,
     links,
     nearest,
@@ -106,6 +107,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
     [
         (knn, 2),
         *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes)),
+        (gravity, 1),
     ],
     ids=[
         "knn",
@@ -120,6 +122,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
         "links",
         "phases",
         "subhaloes",
+        "gravity",
     ],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
@@ -311,6 +314,19 @@ def test_wrong_order_of_bound_particles_is_found(monkeypatch: pytest.MonkeyPatch
 def test_wrong_energy_of_a_subhalo_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any) -> None:
     planted(monkeypatch, kernels, kernel, change)
     assert_finds(subhaloes, "an energy is wrong", 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda result: (1.1 * result[0], result[1]), "the potential is wrong"),
+        (lambda result: (result[0], 1.1 * result[1]), "the acceleration is wrong"),
+    ],
+)
+def test_wrong_gravity_is_found(monkeypatch: pytest.MonkeyPatch, change: Any, words: str) -> None:
+    planted(monkeypatch, kernels, "group_potential", change)
+    assert_finds(gravity, words, 60)
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from devices import mesh_of
 
 import jztree as jz
 from jztree.data import PosMass
@@ -60,11 +59,6 @@ def test_derivatives_agree_with_sums_over_pairs(n: int) -> None:
         np.testing.assert_allclose(result, expected, atol=3e-3 * float(jnp.abs(expected).max()))
 
 
-def test_derivative_by_the_softening_raises() -> None:
-    with pytest.raises(ValueError, match="no derivative"):
-        jax.grad(lambda x: jz.potential(uniform(5), softening=x).sum())(0.1)
-
-
 @pytest.mark.parametrize("n", [0, 1])
 def test_few_particles(n: int) -> None:
     assert np.array_equal(jz.potential(np.zeros((n, 3), np.float32)), np.zeros(n))
@@ -89,7 +83,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"boxsize": 1.0}, "the box is periodic"),
         ({"masses": -np.ones(5, np.float32)}, "row 0 has a mass that is negative"),
         ({"groups": np.asarray([0, 0, 1, 3, 3], np.int32)}, "the group of row 2 is 1"),
         ({"gravity": 3e38}, "the potential of row 0 is outside the range"),
@@ -98,11 +91,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 def test_faults_at_run_time(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
         jax.block_until_ready(jz.potential.jit(uniform(5), **arguments))
-
-
-def test_several_devices_raise() -> None:
-    with pytest.raises(NotImplementedError, match="supports one device"):
-        jz.acceleration.smap(mesh_of(2))(uniform(8).astype(np.float32).reshape(2, 4, 3))
 
 
 @pytest.mark.fast

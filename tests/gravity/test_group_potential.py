@@ -195,6 +195,31 @@ def test_tight_binaries(separation: float, x64: None) -> None:
     assert relative_errors(result[1], expected[1]) < 1e-3
 
 
+@pytest.mark.parametrize("width", [1e-6, 1e-7, 1e-10, 1e-13])
+def test_tight_clumps_without_softening(width: float, x64: None) -> None:
+    """Powers of distances in a clump are outside the range of float32."""
+    random = np.random.default_rng(8)
+    pos = random.integers(0, 3, (700, 1)) / 4 + width * random.random((700, 3))
+    mass, rows = np.ones(700), np.arange(700)
+    expected = direct_sums(pos, mass, rows)
+    for how in (False, True):
+        result = sums_of_groups(pos, mass, [700], acceleration=how)
+        assert relative_errors(result[0], expected[0]) < 1e-3
+    assert relative_errors(result[1], expected[1]) < 1e-3
+
+
+def test_many_particles_at_few_points() -> None:
+    """Pairs at distance 0 must not count in estimates of the potential."""
+    random = np.random.default_rng(9)
+    pos, mass = random.random((5, 3))[random.integers(0, 5, 1500)].astype(np.float32), np.ones(1500, np.float32)
+    pos[:500] = random.random((500, 3))
+    expected = direct_sums(pos, mass, np.arange(1500))
+    for error in (1e-3, 1e-6):
+        result = sums_of_groups(pos, mass, [1500], error=error, acceleration=True)
+        assert relative_errors(result[0], expected[0]) < error
+        assert relative_errors(result[1], expected[1]) < error
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("n", [0, 1, 2, 513])
 def test_particles_at_one_point(n: int) -> None:

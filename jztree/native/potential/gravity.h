@@ -20,10 +20,11 @@ struct Softening {
       : length2(spline ? 0 : softening * softening), reach(spline ? 2.8 * softening : 0) {}
 };
 
-// 1 / r and 1 / r^3, or what replaces them within the softening. V: a number or a vector.
+// 1 / r, 1 / r^3 and 3 / r^5, or what replaces them within the softening. Each is minus the derivative of the one
+// before by r, over r. V: a number or a vector.
 template <typename V>
 struct Attraction {
-  V potential, force;
+  V potential, force, bend;
 };
 
 JZTREE_BOTH inline double square_root(double x) { return std::sqrt(x); }
@@ -38,8 +39,20 @@ JZTREE_BOTH inline Attraction<V> spline(const V& r2, double reach) {
   const V inner_force = V(32. / 3) + q2 * (V(32.) * q - V(38.4));
   const V outer_force =
       V(64. / 3) - V(48.) * q + V(38.4) * q2 - V(32. / 3) * q2 * q - V(1. / 15) * inverse * inverse * inverse;
+  const V inner_bend = V(76.8) - V(96.) * q, inverse2 = inverse * inverse;
+  const V outer_bend = V(48.) * inverse - V(76.8) + V(32.) * q - V(0.2) * inverse2 * inverse2 * inverse;
   const auto inside = q < V(0.5);
-  return {choose(inside, inner, outer) * scale, choose(inside, inner_force, outer_force) * (scale * scale * scale)};
+  const V scale3 = scale * scale * scale;
+  return {choose(inside, inner, outer) * scale, choose(inside, inner_force, outer_force) * scale3,
+          choose(inside, inner_bend, outer_bend) * (scale3 * scale * scale)};
+}
+
+// Of two particles on a GPU. r2: as for the vectors in gravity_lanes.h.
+JZTREE_BOTH inline Attraction<double> softened(double r2, double reach) {
+  if (r2 == 0 && reach == 0) return {};
+  if (r2 < reach * reach) return spline(r2, reach);
+  const double inverse = 1 / std::sqrt(r2), inverse3 = inverse * inverse * inverse;
+  return {inverse, inverse3, 3 * inverse3 * inverse * inverse};
 }
 
 }  // namespace jztree

@@ -24,11 +24,13 @@ inline Attraction<Lanes<double>> softened(const Lanes<double>& r2, double reach)
   using V = Lanes<double>;
   const auto separate = V{} < r2;
   const V inverse = choose(separate, inverse_of_root(choose(separate, r2, V(1.))), V{});
-  const Attraction<V> newton{inverse, inverse * inverse * inverse};
+  const V inverse3 = inverse * inverse * inverse;
+  const Attraction<V> newton{inverse, inverse3, V(3.) * inverse3 * inverse * inverse};
   if (!(reach > 0) || lanes_at_most(r2, V(reach * reach)) == 0) return newton;
   const Attraction<V> soft = spline(r2, reach);
   const auto within = r2 < V(reach * reach);
-  return {choose(within, soft.potential, newton.potential), choose(within, soft.force, newton.force)};
+  return {choose(within, soft.potential, newton.potential), choose(within, soft.force, newton.force),
+          choose(within, soft.bend, newton.bend)};
 }
 
 }  // namespace jztree

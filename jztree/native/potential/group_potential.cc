@@ -1,4 +1,5 @@
-// Small groups are computed one by one, each by one thread; large groups one after the other, by all threads.
+// Small groups are computed one by one, each by one thread; large groups, and boxes with all images, one after the
+// other by all threads.
 
 #include "group_potential.h"
 
@@ -14,7 +15,8 @@
 namespace jztree {
 namespace {
 
-constexpr int64_t summed_directly = 512;  // the largest group that is faster without a tree
+constexpr int64_t summed_directly = 512,
+                  images_summed_directly = 64;  // the largest groups that are faster without a tree
 constexpr int64_t shared_by_threads = 1 << 16;
 constexpr int64_t groups_of_a_task = 4, runs_of_a_task = 4;
 // The relative error of the potentials in a first walk, which estimates the accelerations.
@@ -30,6 +32,7 @@ class GroupSums {
         softening_(in.softening[0]),
         error_(in.error[0]) {
     in.grouped.box.read(particles_.period);
+    has_images_ = in.images && D == 3 && *std::min_element(particles_.period, particles_.period + D) > 0;
   }
 
   void run() {
@@ -39,10 +42,10 @@ class GroupSums {
     parallel_.blocks(groups, groups_of_a_task, [&](int64_t from, int64_t to) {
       GroupTree<D> tree;
       for (int64_t g = from; g < to; ++g)
-        if (size(g) <= shared_by_threads) sum_group(g, tree, nullptr);
+        if (!is_shared(g)) sum_group(g, tree, nullptr);
     });
     for (int64_t g = 0; g < groups; ++g) {
-      if (size(g) <= shared_by_threads) continue;
+      if (!is_shared(g)) continue;
       GroupTree<D> tree;
       sum_group(g, tree, &parallel_);
     }
@@ -53,22 +56,43 @@ class GroupSums {
   int64_t begin(int64_t g) const { return inside(in_.grouped.offset[g]); }
   int64_t end(int64_t g) const { return inside(static_cast<int64_t>(in_.grouped.offset[g]) + in_.grouped.count[g]); }
   int64_t size(int64_t g) const { return end(g) - begin(g); }
+  bool is_shared(int64_t g) const { return has_images_ || size(g) > shared_by_threads; }
 
   void sum_group(int64_t g, GroupTree<D>& tree, const Parallel* parallel) {
     if (size(g) <= 0) return;
-    tree.build(particles_, begin(g), end(g), softening_, size(g) > summed_directly, parallel);
-    loop(parallel, tree.runs(), runs_of_a_task, [&](int64_t from, int64_t to) {
-      if (error_ >= least_narrow_error) {
-        sum_runs<float>(g, tree, from, to);
+    const bool wants_tree = size(g) > (has_images_ ? images_summed_directly : summed_directly);
+    const double extent = has_images_ ? *std::max_element(particles_.period, particles_.period + D) : 0;
+    tree.build(particles_, begin(g), end(g), softening_, wants_tree, extent, parallel);
+    const ImageField images = has_images_ ? image_field(tree, *parallel) : ImageField();
+    const int64_t first = in_.share.begin(tree.runs()), last = in_.share.end(tree.runs());
+    loop(parallel, last - first, runs_of_a_task, [&](int64_t from, int64_t to) {
+      if (error_ >= least_narrow()) {
+        sum_runs<float>(g, tree, images, first + from, first + to);
       } else {
-        sum_runs<double>(g, tree, from, to);
+        sum_runs<double>(g, tree, images, first + from, first + to);
       }
     });
   }
 
+  double least_narrow() const {
+    if (!has_images_) return least_narrow_error;
+    return in_.acceleration.data ? least_narrow_image_acceleration : least_narrow_image_error;
+  }
+
+  ImageField image_field(const GroupTree<D>& tree, const Parallel& parallel) const {
+    ImageField images;
+    if constexpr (D == 3) {
+      double period[D];
+      for (int d = 0; d < D; ++d) period[d] = particles_.period[d] * tree.length_factor;
+      images = ImageField(period, error_, parallel);
+      images.take(tree.place.data(), tree.weight.data(), tree.rows(), parallel);
+    }
+    return images;
+  }
+
   template <typename Real>
-  void sum_runs(int64_t g, const GroupTree<D>& tree, int64_t from, int64_t to) {
-    auto sums = std::make_unique<RunSums<D, Real>>(tree, Softening(tree.softening, in_.spline), error_);
+  void sum_runs(int64_t g, const GroupTree<D>& tree, const ImageField& images, int64_t from, int64_t to) {
+    auto sums = std::make_unique<RunSums<D, Real>>(tree, images, Softening(tree.softening, in_.spline), error_);
     for (int64_t i = from; i < to; ++i) {
       const Run run = tree.run(i);
       if (in_.acceleration.data) {
@@ -97,6 +121,7 @@ class GroupSums {
   const GroupPotential<D, T>& in_;
   GroupParticles<D, T> particles_;
   double softening_, error_;
+  bool has_images_;
 };
 
 template <int D, typename T>

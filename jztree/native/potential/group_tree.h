@@ -76,16 +76,16 @@ class GroupTree {
     return {node.begin, node.end};
   }
 
-  // parallel: null for one thread.
+  // extent: of the images around the particles, or 0. parallel: null for one thread.
   template <typename T>
   void build(const GroupParticles<D, T>& particles, int64_t begin, int64_t end, double length, bool wants_tree,
-             const Parallel* parallel) {
+             double extent, const Parallel* parallel) {
     const int64_t n = end - begin;
     order.resize(at(n));
     place.resize(at(n * D));
     weight.resize(at(n));
     planes.clear();
-    read(particles, begin, n, parallel);
+    read(particles, begin, n, extent, parallel);
     softening = length * length_factor;
     if (!wants_tree) return;
     sort(parallel);
@@ -97,8 +97,8 @@ class GroupTree {
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
   template <typename T>
-  void read(const GroupParticles<D, T>& particles, int64_t begin, int64_t n, const Parallel* parallel) {
-    double first[D], total = 0, extent = 0;
+  void read(const GroupParticles<D, T>& particles, int64_t begin, int64_t n, double extent, const Parallel* parallel) {
+    double first[D], total = 0;
     particles.place_of(begin, first);
     loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i) {

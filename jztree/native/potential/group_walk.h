@@ -8,11 +8,15 @@
 // which is not below the former sum, is small compared with the sum of potentials, about `scale()`. Errors of nodes
 // have random signs, so they may be large compared with the error of the result; `node_tolerance` and
 // `loose_acceleration` state how large (chosen so that errors stay below two thirds of the limit in uniform, Plummer,
-// NFW, clustered and two-body sets of 200,000 particles).
+// NFW, clustered and two-body sets of 200,000 particles). The nodes of an image have similar errors, so the tolerance
+// is smaller for many images.
 //
 // If a node is also far compared with the size of the run, its field is expanded about the middle of the run up to
 // second order, for 16 nodes at once. These errors have the same sign for all nodes in one direction, so their sum is
 // limited too. Otherwise the node's field is computed at each particle.
+//
+// In a periodic box without groups, the walk begins at every near image of the tree; image_field.h has the field of the
+// other images. Plummer's softening acts on the nearest image of a particle only.
 //
 // Distances are relative to the middle of the run. Float32 suffices for these unless a source is near compared with the
 // size of the run; such sources are summed in float64.
@@ -26,13 +30,15 @@
 
 #include "gravity_lanes.h"
 #include "group_tree.h"
+#include "image_field.h"
 
 namespace jztree {
 
-constexpr double loose_acceleration = 0.35, loose_expansion = 2;
+constexpr double loose_acceleration = 0.35, loose_expansion = 2, image_tightness = 1.3;
 inline double node_tolerance(double error) { return error < 1e-3 ? 0.6 * error : std::min(4.5 * error, 6e-3); }
-// With a smaller error, all distances are in float64.
-constexpr double least_narrow_error = 1e-5;
+// With a smaller error, all distances are in float64. The terms of the images almost cancel, above all in
+// accelerations.
+constexpr double least_narrow_error = 1e-5, least_narrow_image_error = 1e-3, least_narrow_image_acceleration = 1e-2;
 // At smaller distances, in extents of the group, 15 / r^7, a factor of expansions, exceeds float32.
 constexpr double least_expanded = 5e-6;
 
@@ -44,16 +50,23 @@ struct Accuracy {
 template <int D, typename Real>
 class RunSums {
  public:
-  RunSums(const GroupTree<D>& tree, const Softening& softening, double error)
-      : tree_(tree), softening_(softening), narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0) {}
+  RunSums(const GroupTree<D>& tree, const ImageField& images, const Softening& softening, double error)
+      : tree_(tree),
+        images_(images),
+        softening_(softening),
+        narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0),
+        nearest_only_(!images.is_open() && softening.length2 > 0) {
+    for (int d = 0; d < D; ++d) half_[d] = images.is_open() ? 0 : images.period(d) / 2;
+  }
 
   // Sum over all particles of the group for the particles of a run.
   template <bool Accelerate>
   void sum(const Run& run, const Accuracy& accuracy) {
     begin_ = run.begin, end_ = run.end;
-    take_targets();
+    take_targets(Accelerate ? 1e-24 : 1e-30);
+    if (!images_.is_open()) add_images<Accelerate>();
     if (tree_.planes.empty()) {
-      add_near<Accelerate>(0, tree_.rows());
+      each_image([&] { add_near<Accelerate>(0, tree_.rows()); });
     } else {
       walk<Accelerate>(accuracy, scale());
       flush_rows<Accelerate>();
@@ -83,11 +96,58 @@ class RunSums {
   double potential[run_capacity], acceleration[D][run_capacity];  // sums of m / r, and of m (x' - x) / r^3
 
  private:
-  static constexpr int64_t rows_room = 512, nodes_room = 128, row_numbers = D + 1;
-  static constexpr int pairs = Pairs<D>::with_self, node_numbers = 2 * D + 2 + pairs;
+  static constexpr int64_t rows_room = 512, nodes_room = 128, row_numbers = D + 2;
+  static constexpr int pairs = Pairs<D>::with_self, node_numbers = 2 * D + 3 + pairs;
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-  void take_targets() {
+  // Which particles of a source are the nearest image for particles of the run.
+  enum class Nearest { all, some, none };
+
+  // Call work with each near image in place, and leave no image in place.
+  template <typename Work>
+  void each_image(const Work& work) {
+    for (image_ = 0; image_ < images_.shifts().size(); ++image_) {
+      for (int d = 0; d < std::min(D, 3); ++d) shift_[d] = images_.shifts()[image_][at(d)];
+      shifted_ = std::any_of(shift_, shift_ + D, [](double shift) { return shift != 0; });
+      work();
+    }
+    std::fill_n(shift_, D, 0.);
+    shifted_ = false;
+  }
+
+  Nearest nearest(const double* centre, double reach) const {
+    bool all = true;
+    for (int d = 0; d < D && nearest_only_; ++d) {
+      const double distance = std::fabs(centre[d] - middle_[d]), extent = (upper_[d] - lower_[d]) / 2 + reach;
+      if (distance - extent >= half_[d]) return Nearest::none;
+      all = all && distance + extent < half_[d];
+    }
+    return all ? Nearest::all : Nearest::some;
+  }
+
+  // If only some particles of a node are softened, its centre decides, so exactly one of its images counts as softened.
+  bool is_softened(Nearest image, const double* centre) const {
+    bool inside = image != Nearest::none;
+    for (int d = 0; d < D && image == Nearest::some; ++d)
+      inside = inside && std::fabs(centre[d] - middle_[d]) < half_[d];
+    return inside;
+  }
+
+  template <bool Accelerate>
+  void add_images() {
+    if constexpr (D == 3) {
+      for (int64_t i = 0; i < count(); i += lanes) {
+        Lanes<double> x[D], sums[D + 1] = {};
+        for (int d = 0; d < D; ++d) load(wide_place_[d] + i, x[d]);
+        images_.template add<Accelerate>(x, sums[D], sums);
+        store(sums[D], potential + i);
+        for (int d = 0; d < D && Accelerate; ++d) store(sums[d], acceleration[d] + i);
+      }
+    }
+  }
+
+  // least_square: no square of a distance in float32 is smaller, so that its powers are normal numbers.
+  void take_targets(double least_square) {
     const int64_t room = (count() + lanes - 1) / lanes * lanes;
     for (int d = 0; d < D; ++d) {
       lower_[d] = upper_[d] = tree_.place[at(begin_ * D + d)];
@@ -110,8 +170,7 @@ class RunSums {
     std::fill_n(potential, room, 0);
     std::fill_n(narrow_[D], room, Real{0});
     reach2_ = size2 / 4, reach_ = std::sqrt(reach2_);
-    // Squares of smaller numbers are not normal in float32.
-    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, 1e-30) : 0;
+    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, least_square) : 0;
     near2_ = std::max(near2_, softening_.reach * softening_.reach);
   }
 
@@ -126,13 +185,17 @@ class RunSums {
         if (child.begin <= begin_ && end_ <= child.end) {
           inner = &child;
         } else {
-          sum += child.size / farthest(child);
+          sum += term(child);
         }
       }
       node = inner;
     }
-    const double width = farthest(*node);
-    return sum + (width > 0 ? node->size / width : 0);
+    return sum + term(*node);
+  }
+  // Without softening, particles at the places of all particles of the run do not count.
+  double term(const GravityNode<D>& node) const {
+    const double width = farthest(node);
+    return width > 0 ? node.size / width : 0;
   }
   double farthest(const GravityNode<D>& node) const {
     double distance2 = 0;
@@ -141,55 +204,92 @@ class RunSums {
     return std::sqrt(distance * distance + softening_.length2);
   }
 
+  // The errors that may be made for a run: by one node, and by all expansions, whose errors have the same sign.
+  struct Limits {
+    double potential = 0, acceleration = 0;
+    double expanded_potential = 0, expanded_acceleration = 0;
+    double used_potential = 0, used_acceleration = 0;  // by expansions
+    double used_softening = 0;                         // by nodes that are partly softened
+    bool expands = false;
+  };
+
   template <bool Accelerate>
   void walk(const Accuracy& accuracy, double scale) {
-    int32_t stack[64 * 2 * fan_window], depth = 0;
-    stack[depth++] = static_cast<int32_t>(tree_.nodes.size()) - 1;
-    const double tolerance = node_tolerance(accuracy.potential) * scale;
-    const double force_tolerance = loose_acceleration * accuracy.acceleration;
-    double expansion_errors = 0, force_errors = 0;
-    const double least_rho = narrow_gap_ > 0 ? least_expanded : 0;
     // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.
     const bool expands = !tree_.has_negative && (!Accelerate || (D >= 3 && std::isfinite(accuracy.acceleration)));
+    const double tight = images_.is_open() ? 1 : image_tightness / std::sqrt(images_.shifts().size());
+    const double force = loose_acceleration * (accuracy.potential < 1e-3 ? tight : 1);
+    Limits limits{};
+    limits.potential = tight * node_tolerance(accuracy.potential) * scale;
+    limits.acceleration = force * accuracy.acceleration;
+    limits.expanded_potential = accuracy.potential * scale;
+    limits.expanded_acceleration = accuracy.acceleration;
+    limits.expands = expands;
+    each_image([&] { walk_image<Accelerate>(limits); });
+  }
+
+  template <bool Accelerate>
+  void walk_image(Limits& limits) {
+    int32_t stack[64 * 2 * fan_window], depth = 0;
+    stack[depth++] = static_cast<int32_t>(tree_.nodes.size()) - 1;
     while (depth > 0) {
       const int32_t number = stack[--depth];
       const GravityNode<D>& node = tree_.nodes[at(number)];
-      double gap2 = 0;
+      double centre[D], gap2 = 0;
       for (int d = 0; d < D; ++d) {
-        const double gap = std::max({lower_[d] - node.centre[d], node.centre[d] - upper_[d], 0.});
+        centre[d] = node.centre[d] + shift_[d];
+        const double gap = std::max({lower_[d] - centre[d], centre[d] - upper_[d], 0.});
         gap2 += gap * gap;
       }
-      const bool separate = node.end <= begin_ || end_ <= node.begin;
-      const double rho = std::sqrt(gap2 + softening_.length2), rho3 = rho * rho * rho, margin = rho - node.reach;
-      bool far = separate && margin > 0 && node.spread <= tolerance * rho3 * margin && gap2 > near2_;
-      if (far && Accelerate) far = 4 * node.spread <= force_tolerance * rho3 * margin * margin;
+      const bool separate = shifted_ || node.end <= begin_ || end_ <= node.begin;
+      const Nearest image = nearest(centre, node.reach);
+      const double length2 = is_softened(image, centre) ? softening_.length2 : 0;
+      const double rho = std::sqrt(gap2 + length2), rho3 = rho * rho * rho, margin = rho - node.reach;
+      bool far = separate && margin > 0 && node.spread <= limits.potential * rho3 * margin && gap2 > near2_;
+      if (far && Accelerate) far = 4 * node.spread <= limits.acceleration * rho3 * margin * margin;
       if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      if (far && expands && rho > std::max(reach_, least_rho)) {
-        const double share = node.size * reach2_ / (rho3 * (rho - reach_));
-        const double expansion_error = share * reach_, force_error = 3 * share;
-        bool expand = expansion_error <= loose_expansion * tolerance &&
-                      expansion_errors + expansion_error <= accuracy.potential * scale;
-        if (Accelerate)
-          expand = expand && force_error <= loose_expansion * force_tolerance &&
-                   force_errors + force_error <= accuracy.acceleration;
-        if (expand) {
-          expansion_errors += expansion_error;
-          force_errors += force_error;
-          prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
-          expanded_[expanded_count_++] = number;
-          if (expanded_count_ == nodes_room) flush_expanded();
-          continue;
-        }
-      }
-      if (far) {
-        add_node<Accelerate>(number);
+      if (far && image == Nearest::some) far = softening_hardly_matters<Accelerate>(node, limits);
+      if (far && rho > reach_ && may_expand<Accelerate>(node, rho, limits)) {
+        prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
+        expanded_[expanded_count_++] = {number, static_cast<int32_t>(image_), length2};
+        if (expanded_count_ == nodes_room) flush_expanded();
+      } else if (far) {
+        add_node<Accelerate>(number, length2);
       } else if (node.children == 0) {
-        if (separate) add_leaf<Accelerate>(number);
+        if (separate) add_leaf<Accelerate>(number, image);
       } else {
         for (int32_t i = node.children; i-- > 0;) stack[depth++] = node.child + i;
       }
     }
+  }
+
+  // Use up a part of the limits if the field of a far node may be expanded.
+  template <bool Accelerate>
+  bool may_expand(const GravityNode<D>& node, double rho, Limits& limits) const {
+    if (!limits.expands || (narrow_gap_ > 0 && rho <= least_expanded)) return false;
+    const double share = node.size * reach2_ / (rho * rho * rho * (rho - reach_));
+    const double error = share * reach_, force_error = 3 * share;
+    if (error > loose_expansion * limits.potential || limits.used_potential + error > limits.expanded_potential)
+      return false;
+    if (Accelerate && (force_error > loose_expansion * limits.acceleration ||
+                       limits.used_acceleration + force_error > limits.expanded_acceleration))
+      return false;
+    limits.used_potential += error;
+    limits.used_acceleration += force_error;
+    return true;
+  }
+
+  // Use up a part of the limits if a partly softened node may count as one source.
+  template <bool Accelerate>
+  bool softening_hardly_matters(const GravityNode<D>& node, Limits& limits) const {
+    const double half = *std::min_element(half_, half_ + D);
+    const double error = node.size * softening_.length2 / (2 * half * half * half);
+    const double used = limits.used_softening + error;
+    if (4 * used > limits.expanded_potential) return false;
+    if (Accelerate && 12 * used > limits.expanded_acceleration * half) return false;
+    limits.used_softening = used;
+    return true;
   }
 
   // Expand the fields of nodes about the middle of the run; lanes are nodes.
@@ -198,16 +298,22 @@ class RunSums {
     Real columns[node_numbers][nodes_room];
     const int64_t room = (expanded_count_ + lanes - 1) / lanes * lanes;
     for (int64_t n = 0; n < room; ++n) {
-      const int32_t number = expanded_[std::min(n, expanded_count_ - 1)];
-      const NodeMoments<D>& moments = tree_.moments[at(number)];
+      const Expanded& node = expanded_[std::min(n, expanded_count_ - 1)];
+      const NodeMoments<D>& moments = tree_.moments[at(node.number)];
       const Real kept = n < expanded_count_ ? Real{1} : Real{0};
-      for (int d = 0; d < D; ++d) columns[d][n] = static_cast<Real>(tree_.nodes[at(number)].centre[d] - middle_[d]);
+      const ImageField::Shift& shift = images_.shifts()[at(node.image)];
+      for (int d = 0; d < D; ++d) {
+        const double centre = tree_.nodes[at(node.number)].centre[d] + (d < 3 ? shift[at(d)] : 0);
+        columns[d][n] = static_cast<Real>(centre - middle_[d]);
+      }
+      columns[D + 1 + pairs][n] = static_cast<Real>(node.length2);
       columns[D][n] = static_cast<Real>(moments.mass) * kept;
       for (int pair = 0; pair < pairs; ++pair)
         columns[D + 1 + pair][n] = static_cast<Real>(moments.inertia[pair]) * kept;
     }
     for (int64_t n = 0; n < room; n += lanes) {
-      V away[D], tensed[D], mass, r2(static_cast<Real>(softening_.length2)), trace{}, along{};
+      V away[D], tensed[D], mass, r2, trace{}, along{};
+      load(columns[D + 1 + pairs] + n, r2);
       for (int d = 0; d < D; ++d) {
         load(columns[d] + n, away[d]);
         r2 = r2 + away[d] * away[d];
@@ -274,19 +380,21 @@ class RunSums {
   }
 
   template <bool Accelerate>
-  void add_leaf(int32_t number) {
+  void add_leaf(int32_t number, Nearest image) {
     const GravityNode<D>& leaf = tree_.nodes[at(number)];
     const NodeMoments<D>& box = tree_.moments[at(number)];
     double gap2 = 0;
     for (int d = 0; d < D; ++d) {
-      const double gap = std::max({lower_[d] - box.upper[d], box.lower[d] - upper_[d], 0.});
+      const double gap = std::max({lower_[d] - (box.upper[d] + shift_[d]), (box.lower[d] + shift_[d]) - upper_[d], 0.});
       gap2 += gap * gap;
     }
-    if (gap2 <= near2_) return add_near<Accelerate>(leaf.begin, leaf.end);
+    if (gap2 <= near2_ || image == Nearest::some) return add_near<Accelerate>(leaf.begin, leaf.end);
     for (int64_t row = leaf.begin; row < leaf.end; ++row) {
       Real* source = rows_[row_count_++];
-      for (int d = 0; d < D; ++d) source[d] = static_cast<Real>(tree_.place[at(row * D + d)] - middle_[d]);
+      for (int d = 0; d < D; ++d)
+        source[d] = static_cast<Real>((tree_.place[at(row * D + d)] + shift_[d]) - middle_[d]);
       source[D] = static_cast<Real>(tree_.weight[at(row)]);
+      source[D + 1] = static_cast<Real>(image == Nearest::none ? 0 : softening_.length2);
     }
     if (row_count_ > rows_room - 2 * leaf_window) flush_rows<Accelerate>();
   }
@@ -294,12 +402,11 @@ class RunSums {
   template <bool Accelerate>
   void flush_rows() {
     using V = Lanes<Real>;
-    const V softening2(static_cast<Real>(softening_.length2));
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       load_targets(i, x, sums);
       for (int64_t s = 0; s < row_count_; ++s) {
-        V away[D], r2 = softening2;
+        V away[D], r2(rows_[s][D + 1]);
         for (int d = 0; d < D; ++d) {
           away[d] = V(rows_[s][d]) - x[d];
           r2 = r2 + away[d] * away[d];
@@ -324,13 +431,13 @@ class RunSums {
   }
 
   template <bool Accelerate>
-  void add_node(int32_t number) {
+  void add_node(int32_t number, double length2) {
     const GravityNode<D>& node = tree_.nodes[at(number)];
     const NodeMoments<D>& moments = tree_.moments[at(number)];
     Real* to = nodes_[node_count_++];
     double trace = 0;
     for (int d = 0; d < D; ++d) {
-      to[d] = static_cast<Real>(node.centre[d] - middle_[d]);
+      to[d] = static_cast<Real>((node.centre[d] + shift_[d]) - middle_[d]);
       to[D + 2 + pairs + d] = static_cast<Real>(moments.lever[d]);
     }
     to[D] = static_cast<Real>(moments.mass);
@@ -339,6 +446,7 @@ class RunSums {
       trace += i == j ? moments.inertia[pair] : 0;
     });
     to[D + 1] = static_cast<Real>(trace / 2);
+    to[2 * D + 2 + pairs] = static_cast<Real>(length2);
     if (node_count_ == nodes_room) flush_nodes<Accelerate>();
   }
 
@@ -356,13 +464,12 @@ class RunSums {
   template <bool Accelerate, bool Lever>
   void flush_nodes_with() {
     using V = Lanes<Real>;
-    const V softening2(static_cast<Real>(softening_.length2));
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       load_targets(i, x, sums);
       for (int64_t n = 0; n < node_count_; ++n) {
         const Real *mass = nodes_[n] + D, *trace = mass + 1, *inertia = mass + 2, *lever = inertia + pairs;
-        V away[D], tensed[D], r2 = softening2, along{}, dipole{};
+        V away[D], tensed[D], r2(lever[D]), along{}, dipole{};
         for (int d = 0; d < D; ++d) {
           away[d] = V(nodes_[n][d]) - x[d];
           r2 = r2 + away[d] * away[d];
@@ -415,13 +522,16 @@ class RunSums {
       for (int d = 0; d < D; ++d) load(acceleration[d] + i, sums[d]);
       const V target = places<double>() + V(static_cast<double>(begin_ + i));
       for (int64_t row = from; row < to; ++row) {
-        V away[D], r2 = softening2;
+        V away[D], halves{};
         for (int d = 0; d < D; ++d) {
-          away[d] = V(tree_.place[at(row * D + d)]) - x[d];
-          r2 = r2 + away[d] * away[d];
+          away[d] = V(tree_.place[at(row * D + d)] + shift_[d]) - x[d];
+          if (nearest_only_) halves = larger(halves, larger(away[d], -away[d]) * (1 / half_[d]));
         }
+        V r2 = nearest_only_ ? choose(halves < V(1.), softening2, none) : softening2;
+        for (int d = 0; d < D; ++d) r2 = r2 + away[d] * away[d];
         const Attraction<V> pair = softened(r2, softening_.reach);
-        const V mass = choose(target == V(static_cast<double>(row)), none, V(tree_.weight[at(row)]));
+        const V weight(tree_.weight[at(row)]);
+        const V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
         sums[D] = sums[D] + pair.potential * mass;
         if (!Accelerate) continue;
         for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
@@ -432,15 +542,25 @@ class RunSums {
   }
 
   const GroupTree<D>& tree_;
+  const ImageField& images_;
   const Softening softening_;
   const double narrow_gap_;  // in sizes of the run, from which float32 is exact enough; 0 in float64
+  const bool nearest_only_;  // whether some images are softened, and others are not
+  double half_[D];           // half the period; no particle that is farther away is the nearest image
+  size_t image_ = 0;
+  double shift_[D] = {};
+  bool shifted_ = false;
   int64_t begin_ = 0, end_ = 0;
   double lower_[D], upper_[D], middle_[D], near2_ = 0;
   double wide_place_[D][run_capacity];
   Real place_[D][run_capacity], narrow_[D + 1][run_capacity];  // place_: relative to the middle
   double reach_ = 0, reach2_ = 0;  // no particle of the run is farther from the middle; squared
   int64_t row_count_ = 0, node_count_ = 0, expanded_count_ = 0;
-  int32_t expanded_[nodes_room];
+  struct Expanded {
+    int32_t number, image;
+    double length2;
+  };
+  Expanded expanded_[nodes_room];
   // The expansion about the middle: potential, acceleration, and of its gradient the part along the ways to the nodes,
   // and the isotropic part.
   Lanes<Real> local_[D + 2 + pairs] = {};
