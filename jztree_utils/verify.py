@@ -481,7 +481,7 @@ class _Adjacency:
 def catalogue(
     grouped: Any, cata: Any, *, boxsize: ArrayLike | None = None, samples: int | None = None, seed: int = 0
 ) -> Verification:
-    """Check the counts, masses, centres, radii and velocities in a catalogue of `jztree.friends_of_friends`.
+    """Check the counts, masses, centres, radii, shapes and velocities in a catalogue of `jztree.friends_of_friends`.
 
     Args:
         grouped: The particles in group order, on one device.
@@ -538,12 +538,16 @@ def _properties(points: _Points, grouped: Any, rows: slice) -> Iterator[tuple[st
     first = points.pos[rows.start]
     offsets = points.offsets(first, rows)
     centre = shares @ offsets
-    squares = ((offsets - centre) ** 2).sum(axis=1)
+    offsets = offsets - centre
+    squares = (offsets**2).sum(axis=1)
     if mass is not None:
         yield "mass", "mass", weight.sum(), 0.0
     yield "com_pos", "centre", first + centre, points.scale
     yield "com_inertia_radius", "radius of inertia", np.sqrt(shares @ squares), points.scale
     yield "max_radius", "largest distance", np.sqrt(squares.max()), points.scale
+    spread = shares @ squares
+    tensor = (offsets.T * shares) @ offsets / (spread or 1.0)
+    yield "shape_tensor", "shape tensor", tensor, points.scale / (np.sqrt(spread) or 1.0)
     if getattr(grouped, "vel", None) is not None:
         vel = np.asarray(grouped.vel, np.float64)[rows]
         mean, fastest = shares @ vel, float(np.abs(vel).max())

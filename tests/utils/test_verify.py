@@ -180,6 +180,7 @@ def test_catalogues_pass_and_moved_centres_are_found() -> None:
         ("max_radius", "largest distance"),
         ("com_vel", "velocity"),
         ("vel_dispersion", "velocity dispersion"),
+        ("shape_tensor", "shape tensor"),
     ],
 )
 @pytest.mark.parametrize("factor", [1.001, np.nan])
