@@ -93,6 +93,21 @@ def test_large_group_that_needs_the_tree(dims: int) -> None:
         assert_lowest(result, grouped, cata, softening, 1.0)
 
 
+@pytest.mark.emulated
+def test_heavy_particle_has_no_potential_at_itself() -> None:
+    """The heavy one is in the middle of a shell. The nodes around it are smaller than the softening."""
+    random = np.random.default_rng(4)
+    shell = random.standard_normal((700, 3))
+    shell *= random.uniform(0.05, 0.06, (700, 1)) / np.linalg.norm(shell, axis=1, keepdims=True)
+    pos = np.concatenate([shell, np.zeros((1, 3))]).astype(np.float32)
+    mass = np.append(np.ones(700, np.float32), np.float32(120))
+    part = data.ParticleData(pos=pos, mass=mass, id=np.arange(len(pos)))
+    grouped, cata = fof_and_catalogue.jit(part, 0.2, None, PAIRS)
+    result = halos.lowest_potential_particle.jit(grouped, cata, softening=0.1)
+    assert_lowest(result, grouped, cata, 0.1)
+    assert np.linalg.norm(np.asarray(result.part.pos)[0]) > 0.04
+
+
 def test_float64_far_from_the_origin(x64: None) -> None:
     pos = 1e6 + plummer(1800, 3)
     grouped, cata = fof_and_catalogue.jit(data.ParticleData(pos=pos, mass=2.0), 0.5, None, PAIRS)

@@ -131,7 +131,7 @@ class Potentials {
       targets.upper[d] = *std::max_element(targets.x[d], targets.x[d] + targets.count);
     }
     visit_group<D>(
-        levels_, nodes_.data(), begin(g), end(g), targets.lower, targets.upper, softening2_, tolerance,
+        levels_, nodes_.data(), begin(g), end(g), first, last, targets.lower, targets.upper, softening2_, tolerance,
         [&](const PotentialNode<D>& node) { add_node(node, targets); },
         [&](int64_t from, int64_t to) {
           for (int64_t row = from; row < to; ++row) add_particle(row, targets);

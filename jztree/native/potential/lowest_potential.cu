@@ -101,7 +101,8 @@ __device__ void bound(const PotentialProblem<D, T>& in, int step, int64_t g, int
     upper[d] = warp_max(mine ? place[d] : -far);
   }
   visit_group<D>(
-      in.levels, in.nodes, in.begin(g), in.end(g), lower, upper, softening2, tolerance,
+      in.levels, in.nodes, in.begin(g), in.end(g), row - lane_index(), row - lane_index() + warp_size, lower, upper,
+      softening2, tolerance,
       [&](const PotentialNode<D>& node) { node.add_to(place, softening2, &potential, &of_masses); },
       [&](int64_t from, int64_t to) {
         for (int64_t other = from; other < to; ++other) {

@@ -99,12 +99,13 @@ JZTREE_BOTH inline double pair_potential(const double* a, const double* b, doubl
   return rho2 > 0 ? mass / std::sqrt(rho2) : 0;
 }
 
-// Visit the contents of a group for those of its particles that are in a box. In the order of rows, this visits nodes
-// that are far enough from the box, and runs of rows in no such node.
+// Visit the contents of a group for its particles in the rows [first, last), which are in a box. In the order of rows,
+// this visits nodes that are far enough from the box, and runs of rows in no such node. With a softening, a node may be
+// far enough from its own particles, but they have no potential at themselves. So nodes with these rows are opened.
 template <int D, typename VisitNode, typename VisitRows>
 JZTREE_BOTH void visit_group(const NodeLevels& levels, const PotentialNode<D>* nodes, int64_t begin, int64_t end,
-                             const double* lower, const double* upper, double softening2, double tolerance,
-                             const VisitNode& visit_node, const VisitRows& visit_rows) {
+                             int64_t first, int64_t last, const double* lower, const double* upper, double softening2,
+                             double tolerance, const VisitNode& visit_node, const VisitRows& visit_rows) {
   for (int64_t row = begin; row < end;) {
     // Start with the largest node that begins here and descend: the nodes above it have been opened.
     int level = levels.count - 1;
@@ -112,6 +113,7 @@ JZTREE_BOTH void visit_group(const NodeLevels& levels, const PotentialNode<D>* n
     const PotentialNode<D>* node = nullptr;
     for (; level >= 0; --level) {
       node = nodes + levels.starts[level] + row / levels.size[level];
+      if (row < last && row + levels.size[level] > first) continue;
       if (node->far_enough(lower, upper, softening2, tolerance)) break;
     }
     int64_t next = (row / node_rows + 1) * node_rows;
