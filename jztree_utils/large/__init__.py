@@ -109,7 +109,7 @@ class LargeGroups:
 
         Args:
             compute: Returns the results for a window.
-            others: The particles of other types. Then `corners` includes them.
+            others: The particles of other types. Then ``corners`` includes them.
         """
         windows = Windows(self._members, others)
         corners = np.stack(windows.corners)
