@@ -276,7 +276,7 @@ def attached(
     Examples:
         >>> from jztree_utils import verify
         >>> pos = np.array([[0.0], [1.0], [5.0]], np.float32)
-        >>> print(verify.attached(pos, [0, 0, -1], [[2.0], [4.0]], [0, 0]).faults[0])
+        >>> print(verify.attached(pos, [0, 0, -1], np.array([[2.0], [4.0]]), [0, 0]).faults[0])
         row 1 has the label 0, but the nearest grouped particle, row 2, has -1
     """
     points, places, output_rows = _sets(part, attached, boxsize)

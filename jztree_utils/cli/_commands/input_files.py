@@ -34,5 +34,5 @@ def check_inputs(args: Namespace) -> None:
     check_arguments(args)
     for output in filter(None, (getattr(args, option, None) for option in OUTPUTS)):
         folder = os.path.dirname(os.path.realpath(output))
-        if "{" not in folder and not os.path.isdir(folder):
+        if "{" not in folder and not os.path.lexists(folder):
             raise ValueError(missing_folder(output))
