@@ -39,9 +39,9 @@ sys.exit(cli.main())
 def write_snapshot(folder: Path, particles: int, files: int) -> None:
     """Write a snapshot of clustered particles in random order: haloes with a power law of masses, and a background."""
     box, per_file = 1000.0 * (particles / 2e8) ** (1 / 3), particles // files
-    shared = np.random.default_rng(0)
-    weights = np.minimum(shared.pareto(0.9, particles // 1000) + 1, 6e6)
-    centres = shared.random((len(weights), 3)) * box
+    halo_draws = np.random.default_rng(0)
+    weights = np.minimum(halo_draws.pareto(0.9, particles // 1000) + 1, 6e6)
+    centres = halo_draws.random((len(weights), 3)) * box
     cumulated, members = np.cumsum(weights) / weights.sum(), _IN_HALOES * particles * weights / weights.sum()
     radii = 0.25 * box / particles ** (1 / 3) * np.maximum(members, 1) ** (1 / 3)
     clustered = int(_IN_HALOES * per_file)

@@ -209,10 +209,9 @@ class _PotentialChange:
 
     def forward(self, constants: Any, changes: tuple[jax.Array, jax.Array]) -> jax.Array:
         (pos, mass, groups), (moves, masses) = constants, changes
-        own = jnp.sum(accelerations(self.law, pos, mass, groups)[1] * moves, axis=1)
-        return (
-            potentials(self.law, pos, masses, groups) - own + _divergence(self.law, pos, mass[:, None] * moves, groups)
-        )
+        by_moves = _divergence(self.law, pos, mass[:, None] * moves, groups)
+        along = jnp.sum(accelerations(self.law, pos, mass, groups)[1] * moves, axis=1)
+        return potentials(self.law, pos, masses, groups) - along + by_moves
 
     def transposed(self, constants: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
         pos, mass, groups = constants

@@ -172,11 +172,7 @@ def subhaloes(
     if not 0 <= float(check_real(tolerance, "tolerance")) < 1:
         raise ValueError(f"tolerance is {tolerance}; it must be a fraction of at least 0 and below 1.")
     members = _members(grouped, pos, internal_energy)
-    if types is not None:
-        check_one_a_particle(types, pos, "types")
-        types = jnp.asarray(types)
-        if not jnp.issubdtype(types.dtype, jnp.integer):
-            raise TypeError(f"types must be integers, not {types.dtype}.")
+    types = None if types is None else _checked_types(types, pos)
     num = jnp.asarray(check_num(grouped), jnp.int32)
     numbers = [
         kind.exact(value, {}).words
@@ -208,6 +204,15 @@ def _at_least(value: Any, name: str, minimum: int) -> int:
     if not minimum <= value < 2**31:
         raise ValueError(f"{name} is {value}; it must be from {minimum} to 2**31 - 1.")
     return value
+
+
+def _checked_types(types: Any, pos: jax.Array) -> jax.Array:
+    """Return the type of each particle. Raise TypeError if types are not integers."""
+    check_one_a_particle(types, pos, "types")
+    types = jnp.asarray(types)
+    if not jnp.issubdtype(types.dtype, jnp.integer):
+        raise TypeError(f"types must be integers, not {types.dtype}.")
+    return types
 
 
 def _members(grouped: Any, pos: jax.Array, internal_energy: Any) -> Members:

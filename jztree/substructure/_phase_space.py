@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from .. import comm, kernels
 from ..config import TreeConfig
+from ..derivatives import nearest_difference
 from ..halos import WholeGroups
-from ..jax_ext import Exact, exact, exact_to_float
+from ..jax_ext import Exact, exact
 from ..knn import rows_by_mask
 from ..tree import Domain, build_in_domain, kernel_tree
 from ._candidates import Candidates
@@ -109,7 +110,8 @@ def phase_space_candidates(members: Members, groups: WholeGroups, box: Exact, mi
     numbers = jnp.arange(capacity, dtype=jnp.int32)
     parent = jnp.where(numbers < num, -1, -2).astype(jnp.int32)
     candidates = Candidates(number[group], parent, jnp.zeros_like(parent))
-    phase = jnp.concatenate([_unwrapped(members.pos, groups, group, box), members.vel], axis=1)
+    first = jnp.clip(jnp.append(groups.offset, 0)[group], 0, n - 1)
+    phase = jnp.concatenate([nearest_difference(members.pos, members.pos[first], box), members.vel], axis=1)
     sets = jax.lax.while_loop(
         lambda sets: sets.splits[-1] > 0,
         functools.partial(_split, phase, min_count),
@@ -117,14 +119,6 @@ def phase_space_candidates(members: Members, groups: WholeGroups, box: Exact, mi
     )
     parent = sets.candidates.parent
     return sets.candidates._replace(height=jnp.where(parent == -2, -1, _heights(parent)))
-
-
-def _unwrapped(pos: jax.Array, groups: WholeGroups, group: jax.Array, box: Exact) -> jax.Array:
-    """Return positions relative to the first particle of each group, of the nearest image in a periodic box."""
-    first = jnp.clip(jnp.append(groups.offset, 0)[group], 0, pos.shape[0] - 1)
-    length = jnp.asarray(exact_to_float(box), pos.dtype)
-    offset = pos - pos[first]
-    return offset - jnp.where(length > 0, jnp.round(offset / jnp.where(length > 0, length, 1)), 0) * length
 
 
 def _heights(parent: jax.Array) -> jax.Array:
@@ -189,10 +183,9 @@ def _coordinates(phase: jax.Array, held: jax.Array, sets: _Sets) -> jax.Array:
         offset = members - mean[set_of]
         # Squares of offsets may be out of range.
         largest = kernels.reduce_lists("max", jnp.max(jnp.abs(offset), axis=1), sets.splits)
-        offset = offset * _inverse(_padded(largest))[set_of][:, None]
+        offset = _quotient(offset, _padded(largest)[set_of][:, None])
         variance = kernels.reduce_lists("sum", jnp.sum(offset**2, axis=1), sets.splits) / number
-        scale = _padded(largest * jnp.sqrt(variance))[held][:, None]
-        return jnp.where(scale > 0, (values - mean[held]) / jnp.where(scale > 0, scale, 1), 0)
+        return _quotient(values - mean[held], _padded(largest * jnp.sqrt(variance))[held][:, None])
 
     result = jnp.concatenate([scaled(phase[:, :dims]), scaled(phase[:, dims:])], axis=1)
     distance = 8 * dims * (jnp.max(jnp.abs(result)) + 1)
@@ -204,8 +197,9 @@ def _padded(of_sets: jax.Array) -> jax.Array:
     return jnp.concatenate([of_sets, jnp.zeros_like(of_sets[:1])])
 
 
-def _inverse(values: jax.Array) -> jax.Array:
-    return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1), 0)
+def _quotient(values: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return ``values / scale``, and 0 where the scale is 0."""
+    return jnp.where(scale > 0, values / jnp.where(scale > 0, scale, 1), 0)
 
 
 def _open_box(pos: jax.Array) -> Exact:

@@ -147,7 +147,7 @@ def friends_of_friends(
 ) -> LargeGroups:
     """Find friends-of-friends groups of more particles than memory holds.
 
-    Groups, labels, counts and the order of the catalogue are those of `jztree.group_labels` and
+    Groups, labels, counts and the order of the catalogue are the same as from `jztree.group_labels` and
     `jztree.friends_of_friends` for all pieces together; sums agree up to rounding. The largest group and its particles
     must fit into memory.
 

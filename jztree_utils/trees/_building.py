@@ -138,8 +138,11 @@ def _checked(output: LinkedOutput, number: int, sizes: list[int]) -> tuple[np.nd
                 f"subhalo, ({rows},), like group."
             )
         if rows and name in ("group", "descendant"):
-            _check_values(output.snapshot, name, column, -1, "an integer of at least -1")
-    _check_values(output.snapshot, "mass", output.mass, 0, "finite and not negative")
+            values = np.asarray(column)
+            is_valid = (values >= -1) & (values.dtype.kind in "iu")
+            _check_values(output.snapshot, name, values, is_valid, "an integer of at least -1")
+    mass = np.asarray(output.mass)
+    _check_values(output.snapshot, "mass", mass, (mass >= 0) & np.isfinite(mass), "finite and not negative")
     descendant = np.asarray(output.descendant, np.int64)
     skipping = np.where(descendant >= 0, np.asarray(skips, np.int64), 0)
     available = np.asarray([*sizes, 0, 0])[number + 1 + skipping]
@@ -152,12 +155,10 @@ def _checked(output: LinkedOutput, number: int, sizes: list[int]) -> tuple[np.nd
     return descendant, skipping
 
 
-def _check_values(snapshot: int, name: str, column: np.ndarray, minimum: int, valid: str) -> None:
-    """Raise ValueError if a value is below ``minimum`` or not finite, or not an integer if ``minimum`` is -1."""
-    values = np.asarray(column)
-    valid_rows = (values >= minimum) & (np.isfinite(values) if minimum == 0 else values.dtype.kind in "iu")
-    if not valid_rows.all():
-        row = int(np.argmin(valid_rows))
+def _check_values(snapshot: int, name: str, values: np.ndarray, is_valid: np.ndarray, valid: str) -> None:
+    """Raise ValueError if a value is not valid. ``valid`` describes valid values."""
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
         raise ValueError(f"{name} of subhalo {row} of snapshot {snapshot} is {values[row]}; it must be {valid}.")
 
 

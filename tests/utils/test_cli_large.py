@@ -191,7 +191,7 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("--properties",), id="lowest potential"),
     ],
 )
-def test_properties_equal_those_in_memory_up_to_rounding(
+def test_properties_equal_the_results_in_memory_up_to_rounding(
     two_types: Path, tmp_path: Path, use_devices: Callable[[int], None], options: tuple[str, ...], count: int
 ) -> None:
     command = ["fof", str(two_types), *([] if "--npart-min" in options else ["--npart-min", "5"]), *options]

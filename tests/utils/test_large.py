@@ -50,7 +50,7 @@ def memory_for(rows: int, part: jz.data.ParticleData) -> float:
 
 
 def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart_min: int = 4, devices: int = 1) -> int:
-    """Compare groups, with ``rows`` particles on each device, with those in memory. Return the number of groups."""
+    """Compare groups with a search in memory; devices hold ``rows`` particles each. Return the number of groups."""
     particles, cata = jz.friends_of_friends(part, rlink, boxsize=box, npart_min=npart_min)
     label = np.asarray(jz.group_labels(part, rlink, boxsize=box))
     mesh = Mesh(np.array(jax.devices()[:devices]), ("device",))
@@ -100,19 +100,19 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-def test_groups_equal_those_in_memory(part: jz.data.ParticleData, rlink: float, box: Any, rows: int) -> None:
+def test_groups_equal_the_results_in_memory(part: jz.data.ParticleData, rlink: float, box: Any, rows: int) -> None:
     compare(part, rlink, box, rows)
 
 
 @CASES
-def test_groups_of_several_devices_equal_those_in_memory(
+def test_groups_of_several_devices_equal_the_results_in_memory(
     part: jz.data.ParticleData, rlink: float, box: Any, rows: int
 ) -> None:
     compare(part, rlink, box, rows, devices=4)
     compare(part, rlink, box, rows, npart_min=1, devices=3)
 
 
-def test_float64_groups_equal_those_in_memory() -> None:
+def test_float64_groups_equal_the_results_in_memory() -> None:
     with jax.enable_x64(True):
         assert compare(particles(dtype=np.float64), 0.05, 1.0, 500) > 20
 
@@ -125,7 +125,7 @@ def test_groups_are_independent_of_memory_and_of_the_smallest_group() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("box", [None, 1.0])
-def test_neighbours_and_counts_equal_those_in_memory(dtype: Any, box: float | None) -> None:
+def test_neighbours_and_counts_equal_the_results_in_memory(dtype: Any, box: float | None) -> None:
     part, queries = particles(dtype=dtype), jz.data.Pos(pos=particles(1, dtype).pos[:50], num=40)
     places, memory = queries.pos[:40], memory_for(500 + 40 * 2, part)
     options = {"queries": queries, "boxsize": box, "memory": memory, "quiet": True}

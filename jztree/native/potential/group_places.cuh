@@ -34,7 +34,7 @@ struct GroupPlaces {
         place(queue.scratch<double>(rows * D)),
         weight(queue.scratch<double>(rows)) {}
 
-  __device__ int64_t inside(int64_t at) const { return at < 0 ? 0 : at < rows ? at : rows; }
+  __device__ int64_t inside(int64_t row) const { return row < 0 ? 0 : row < rows ? row : rows; }
   __device__ int64_t begin(int64_t g) const { return inside(offset[g]); }
   __device__ int64_t end(int64_t g) const { return inside(static_cast<int64_t>(offset[g]) + count[g]); }
 };

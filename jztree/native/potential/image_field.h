@@ -1,5 +1,5 @@
-// The field of the periodic images of a box minus its mean density (L. Hernquist, F. R. Bouchet & Y.
-// Suto, 1991, ApJS 75, 231).
+// The field of the periodic images of a box minus its mean density (L. Hernquist, F. R. Bouchet & Y. Suto, 1991, ApJS
+// 75, 231).
 //
 // Trees sum over the near images: those at most `reach[d]` box lengths away in each direction, 27 of a cube. The rest,
 // Ewald's sum minus the near images, has no singularity as near as the longest side of the box. So polynomials
@@ -186,8 +186,8 @@ class ImageField {
     for (int a = 0; a < order_; ++a)
       for (int b = 0; b < order_; ++b) {
         const double *table = table_.row(difference_[i][a], difference_[j][b]), *row = weights.row(a, b);
-        const int* which = difference_[k];
-        for (int c = 0; c < order_; ++c) sum += table[which[c]] * row[c];
+        const int* column = difference_[k];
+        for (int c = 0; c < order_; ++c) sum += table[column[c]] * row[c];
       }
     return sum;
   }
@@ -198,10 +198,10 @@ class ImageField {
     for (int a = 0; a < order_; ++a)
       for (int b = 0; b < order_; ++b) {
         const double distance = std::fabs(node_[a] - node_[b]);
-        const auto same = std::find_if(distances.begin(), distances.end(),
-                                       [&](double other) { return std::fabs(other - distance) < 1e-12; });
-        difference_[a][b] = static_cast<int>(same - distances.begin());
-        if (same == distances.end()) distances.push_back(distance);
+        const auto listed = std::find_if(distances.begin(), distances.end(),
+                                         [&](double earlier) { return std::fabs(earlier - distance) < 1e-12; });
+        difference_[a][b] = static_cast<int>(listed - distances.begin());
+        if (listed == distances.end()) distances.push_back(distance);
       }
     const int count = static_cast<int>(distances.size());
     table_ = Cube(count);

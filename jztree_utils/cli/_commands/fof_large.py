@@ -86,13 +86,13 @@ def find_properties(
     """Find the properties of groups that depend on the particles around them, and their subhaloes."""
     if not needs_surroundings(options):
         return {}, None
-    others = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
-    shared = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in others)]
+    matter = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
+    masses = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in matter)]
     neighbours = options.neighbours or min(NEIGHBOURS, part.num)
-    properties = WindowProperties(options, part.header.boxsize, groups.corners, shared, neighbours, part.wide)
+    properties = WindowProperties(options, part.header.boxsize, groups.corners, masses, neighbours, part.wide)
     with stage("find properties", part.num), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
-        columns, lists = groups.near_groups(properties, others)
+        columns, lists = groups.near_groups(properties, matter)
     return columns, None if options.subhaloes is None else subhalo_table(lists)
 
 
@@ -115,10 +115,10 @@ def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tu
     (snapshot,) = snapshots = open_checked(source, None)
     part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
     keeps = with_properties(args) or args.subhaloes
-    pieces, *others = (large.pieces_of(one, part.wide) for one in (snapshot, *part.matter))
+    pieces, *matter = (large.pieces_of(opened, part.wide) for opened in (snapshot, *part.matter))
     rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
     rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
-    disk = large.disk_bytes(pieces, [pieces, *others] if keeps else [])
+    disk = large.disk_bytes(pieces, [pieces, *matter] if keeps else [])
     slabs, seconds = math.ceil(snapshot.num / rows), _seconds(pieces, rows) / mesh.size
     passes = "positions of all particles, their sorted copies, properties of all particles, members of groups"
     lines = [
