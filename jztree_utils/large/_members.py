@@ -21,7 +21,7 @@ from jztree.tree import zsort
 from ._pieces import COLUMNS, Reader
 from ._search import Search
 from ._steps import Steps
-from ._sweep import Joined, along_axis, ends_of_blocks, padded
+from ._sweep import Joined, along_axis, ends_of_blocks, padded, stable_order
 
 _BUCKET = 4  # a bucket holds this many times fewer particles than a slab, because they have more properties
 
@@ -92,7 +92,7 @@ class Members:
         group = self.joined.numbers(label)
         members = np.flatnonzero(group >= 0)
         bucket = self.bucket[group[members]]
-        members = members[_stable_order(bucket, len(self.sizes))]
+        members = members[stable_order(bucket, len(self.sizes))]
         kept, ends_of_kept = self._along_axis(columns["pos"]) if search.keep else (members, {})
         selected = np.concatenate([members, kept]) if search.keep else members
         records = np.empty(len(selected), self.record)
@@ -149,7 +149,7 @@ class Members:
         by_number = np.argsort(np.argsort(first))
         ids = records["id" if search.has_ids else "row"]
         by_group = np.argsort(ids, kind="stable") if search.by_id else np.arange(len(records))
-        by_group = by_group[_stable_order(number[by_group], len(first))]
+        by_group = by_group[stable_order(number[by_group], len(first))]
         out.append(f"grouped{bucket}", records.take(by_group))
         if search.by_id:
             start = self._starts[bucket]
@@ -194,8 +194,3 @@ class Members:
             if self.search.pieces.shared_mass is not None:
                 columns["mass"] = self.search.pieces.shared_mass
             yield ParticleData(**columns, num=len(records), num_total=int(self.sizes.sum())), records["row"].copy()
-
-
-def _stable_order(numbers: np.ndarray, end: int) -> np.ndarray:
-    """Return the stable order of integers from 0 to ``end``. NumPy is fast with 16 bits."""
-    return np.argsort(numbers.astype(np.uint16) if end < 2**16 else numbers, kind="stable")

@@ -45,6 +45,11 @@ def padded(rows: np.ndarray, capacity: int) -> np.ndarray:
     return result
 
 
+def stable_order(numbers: np.ndarray, end: int) -> np.ndarray:
+    """Return the stable order of integers from 0 to ``end``. NumPy is fast with 16 bits."""
+    return np.argsort(numbers.astype(np.uint16) if end < 2**16 else numbers, kind="stable")
+
+
 class Runs:
     """Runs of particles, sorted along one axis.
 
@@ -348,8 +353,8 @@ class _Sweep:
 
     def _write_keys(self, steps: Steps, rows: np.ndarray, keys: np.ndarray) -> None:
         """Append rows and keys to the file of their range of rows."""
-        part = (rows // self.search.rows).astype(np.uint16)
-        order = np.argsort(part, kind="stable")
+        part = rows // self.search.rows
+        order = stable_order(part, self.search.num_ranges)
         ends = np.cumsum(np.bincount(part, minlength=self.search.num_ranges))
         both = np.stack([rows, keys], axis=1).take(order, axis=0)
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
