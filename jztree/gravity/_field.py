@@ -88,9 +88,9 @@ def potential(
         kernel: The softening. ``"plummer"`` is ``-m / sqrt(r**2 + softening**2)``. ``"spline"`` is that of Gadget
             (Springel, Yoshida & White 2001, New Astronomy 6, 79), which has the same value at distance 0 and is
             Newtonian from ``2.8 * softening`` on.
-        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
-            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
-            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, the distance of each pair
+            is that of its nearest images. Without, sums are over all images: in 3 dimensions, with sides of a ratio of
+            at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
             means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.
@@ -150,9 +150,9 @@ def acceleration(
         masses: ``(n,)``, not negative. None means ``mass`` of the particles, or 1 if they have none.
         softening: A length in the unit of the positions. Without it, pairs at distance 0 are left out.
         kernel: The softening, ``"plummer"`` or ``"spline"``: the forces of the potentials of `potential`.
-        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, distances are to the
-            nearest images, and groups must be smaller than half the box. Without, sums are over all images: in 3
-            dimensions, with sides of a ratio of at most 4, and only the nearest image is softened.
+        boxsize: The periodic length, or one per dimension; None means open. With ``groups``, the distance of each pair
+            is that of its nearest images. Without, sums are over all images: in 3 dimensions, with sides of a ratio of
+            at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
             means all particles. On several devices, labels are rows of the joined particles of all devices.
         error: The relative error, from 1e-10 to 0.1.

@@ -67,7 +67,7 @@ def group_potential(
             absolute masses.
         segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`. Groups must not overlap.
         softening: One length. Without a softening, pairs at distance 0 are left out.
-        box: ``(d,)`` lengths, 0 if open. The image of a particle is the nearest to the first particle of the group.
+        box: ``(d,)`` lengths, 0 if open. Pairs have the distance of their nearest images.
         error: The relative error that 99.9 % of the potentials do not exceed, and 99 % of the accelerations in two and
             more dimensions.
         spline: Whether to soften by Gadget's spline, which is Newtonian beyond ``2.8 * softening``, instead of

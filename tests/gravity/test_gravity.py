@@ -38,6 +38,32 @@ def test_groups_in_a_periodic_box() -> None:
         assert np.quantile(np.abs(potential[rows] - expected), 0.999) <= 1e-3 * np.abs(expected).min()
 
 
+@pytest.mark.parametrize("n", [200, 3000])
+@pytest.mark.parametrize("box", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.7)])
+@pytest.mark.parametrize("softening", [0.0, 0.05])
+@pytest.mark.parametrize("decimals", [1, 15])
+def test_groups_wider_than_half_the_box_use_the_nearest_image_of_each_pair(
+    n: int, box: tuple[float, ...], softening: float, decimals: int
+) -> None:
+    """On a lattice, many pairs are half the box apart; their accelerations are not unique."""
+    sides = np.where(np.asarray(box) > 0, box, 1)
+    pos = np.round(uniform(n), decimals) * sides
+    pos[:, 1] += 1e-3 * uniform(n)[:, 0]
+    away = pos - pos[:, None]
+    away -= sides * np.round(away / sides) * (np.asarray(box) > 0)
+    rho = np.sqrt((away**2).sum(axis=2) + softening**2)
+    term = np.divide(1, rho, out=np.zeros_like(rho), where=(rho > 0) & ~np.eye(n, dtype=bool))
+    arguments = {"groups": np.zeros(n, np.int32), "boxsize": box, "softening": softening}
+    with jax.enable_x64(True):
+        assert relative_errors(np.asarray(jz.potential(pos, **arguments)), -term.sum(axis=1)) < 1e-3
+        if decimals == 1:
+            return
+        acceleration = np.asarray(jz.acceleration(pos, **arguments))
+    expected = np.einsum("ij,ijk->ik", term**3, away)
+    errors = np.linalg.norm(acceleration - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert np.quantile(errors, 0.99) < 1e-3
+
+
 @pytest.mark.parametrize("n", [100, 1500])
 def test_derivatives_agree_with_sums_over_pairs(n: int) -> None:
     """The loss has cotangents of both signs."""

@@ -63,7 +63,9 @@ class GroupSums {
     const bool wants_tree = size(g) > (has_images_ ? images_summed_directly : summed_directly);
     const double extent = has_images_ ? *std::max_element(particles_.period, particles_.period + D) : 0;
     tree.build(particles_, begin(g), end(g), softening_, wants_tree, extent, parallel);
-    const ImageField images = has_images_ ? image_field(tree, *parallel) : ImageField();
+    const ImageField images = has_images_      ? image_field(tree, *parallel)
+                              : tree.is_wide() ? ImageField::nearest(tree.wide_period, D)
+                                               : ImageField();
     const int64_t first = in_.share.begin(tree.runs()), last = in_.share.end(tree.runs());
     loop(parallel, last - first, runs_of_a_task, [&](int64_t from, int64_t to) {
       if (error_ >= least_narrow()) {

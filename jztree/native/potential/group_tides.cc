@@ -46,7 +46,7 @@ class TideSums {
       V away[D], move[D], r2(softening_.length2), along{};
       for (int d = 0; d < D; ++d) {
         const double other_move = static_cast<double>(moves_[row * D + d]) * (in_.transposed ? 1 : weight);
-        away[d] = V(group_.place[static_cast<size_t>(row * D + d)]) - own[d];
+        away[d] = nearest(V(group_.place[static_cast<size_t>(row * D + d)]) - own[d], group_.wide_period[d]);
         move[d] = V(other_move) * factor - own_move[d] * weight;
         r2 = r2 + away[d] * away[d];
         along = along + away[d] * move[d];
@@ -61,6 +61,12 @@ class TideSums {
       for (int64_t i = 0; i < count; ++i)
         change[(first + i) * D + d] = static_cast<T>(all[i] * length * (length / mass) * length);
     }
+  }
+
+  static V nearest(const V& difference, double period) {
+    if (!(period > 0)) return difference;
+    const V lower = choose(V(period / 2) < difference, difference - V(period), difference);
+    return choose(difference < V(-period / 2), difference + V(period), lower);
   }
 
   const GroupTides<D, T>& in_;

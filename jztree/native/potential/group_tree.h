@@ -5,7 +5,8 @@
 // before in the most significant bit. Windows of boundaries give the nodes of the next plane. So nodes follow cells.
 //
 // Places are in a unit that makes the extent about 1, and in periodic dimensions relative to the first particle; masses
-// are in a unit that makes the largest about 1. The units are powers of two, so this changes no digit.
+// are in a unit that makes the largest about 1. The units are powers of two, so this changes no digit. If the group is
+// wider than half the box, other images of some pairs are nearer.
 #pragma once
 
 #include <algorithm>
@@ -64,10 +65,14 @@ class GroupTree {
   std::vector<double> place, weight;  // of particles in z-order
   double length_factor = 1, mass_factor = 1, softening = 0;
   bool has_negative = false;
+  double wide_period[D] = {};  // the period of dimensions in which some pairs have nearer images than their places
   std::vector<GravityNode<D>> nodes;
   std::vector<NodeMoments<D>> moments;
   std::vector<int64_t> planes;  // the first node of each plane, and the end; no planes without a tree
 
+  bool is_wide() const {
+    return std::any_of(wide_period, wide_period + D, [](double period) { return period > 0; });
+  }
   int64_t rows() const { return static_cast<int64_t>(order.size()); }
   int64_t runs() const { return planes.empty() ? (rows() + few - 1) / few : planes[2] - planes[1]; }
   Run run(int64_t i) const {
@@ -123,6 +128,8 @@ class GroupTree {
     }
     for (int d = 0; d < D; ++d) extent = std::max(extent, upper_[d] - lower_[d]);
     length_factor = factor_to_one(extent);
+    for (int d = 0; d < D; ++d)
+      wide_period[d] = 2 * (upper_[d] - lower_[d]) > particles.period[d] ? particles.period[d] * length_factor : 0;
     mass_factor = factor_to_one(total);
     for (int d = 0; d < D; ++d) lower_[d] *= length_factor, upper_[d] *= length_factor;
     loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {

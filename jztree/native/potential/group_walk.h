@@ -16,7 +16,8 @@
 // limited too. Otherwise the node's field is computed at each particle.
 //
 // In a periodic box without groups, the walk begins at every near image of the tree; image_field.h has the field of the
-// other images. Plummer's softening acts on the nearest image of a particle only.
+// other images. Plummer's softening acts on the nearest image of a particle only. In a group that is wider than half
+// the box, the walk begins at the images that may be the nearest, and leaves out particles with a nearer image.
 //
 // Distances are relative to the middle of the run. Float32 suffices for these unless a source is near compared with the
 // size of the run; such sources are summed in float64.
@@ -50,13 +51,17 @@ struct Accuracy {
 template <int D, typename Real>
 class RunSums {
  public:
+  static_assert(D <= ImageField::max_dims);
+
   RunSums(const GroupTree<D>& tree, const ImageField& images, const Softening& softening, double error)
       : tree_(tree),
         images_(images),
         softening_(softening),
         narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0),
-        nearest_only_(!images.is_open() && softening.length2 > 0) {
-    for (int d = 0; d < D; ++d) half_[d] = images.is_open() ? 0 : images.period(d) / 2;
+        softens_nearest_(!images.is_open() && softening.length2 > 0) {
+    for (int d = 0; d < D; ++d) {
+      half_[d] = images.period(d) > 0 ? images.period(d) / 2 : std::numeric_limits<double>::infinity();
+    }
   }
 
   // Sum over all particles of the group for the particles of a run.
@@ -107,7 +112,7 @@ class RunSums {
   template <typename Work>
   void each_image(const Work& work) {
     for (image_ = 0; image_ < images_.shifts().size(); ++image_) {
-      for (int d = 0; d < std::min(D, 3); ++d) shift_[d] = images_.shifts()[image_][at(d)];
+      for (int d = 0; d < D; ++d) shift_[d] = images_.shifts()[image_][at(d)];
       shifted_ = std::any_of(shift_, shift_ + D, [](double shift) { return shift != 0; });
       work();
     }
@@ -117,8 +122,9 @@ class RunSums {
 
   Nearest nearest(const double* centre, double reach) const {
     bool all = true;
-    for (int d = 0; d < D && nearest_only_; ++d) {
-      const double distance = std::fabs(centre[d] - middle_[d]), extent = (upper_[d] - lower_[d]) / 2 + reach;
+    for (int d = 0; d < D && (softens_nearest_ || images_.only_nearest()); ++d) {
+      const double distance = std::fabs(centre[d] - middle_[d]);
+      const double extent = ((upper_[d] - lower_[d]) / 2 + reach) * (1 + 1e-12);
       if (distance - extent >= half_[d]) return Nearest::none;
       all = all && distance + extent < half_[d];
     }
@@ -244,12 +250,14 @@ class RunSums {
       }
       const bool separate = shifted_ || node.end <= begin_ || end_ <= node.begin;
       const Nearest image = nearest(centre, node.reach);
+      if (images_.only_nearest() && image == Nearest::none) continue;
       const double length2 = is_softened(image, centre) ? softening_.length2 : 0;
       const double rho = std::sqrt(gap2 + length2), rho3 = rho * rho * rho, margin = rho - node.reach;
       bool far = separate && margin > 0 && node.spread <= limits.potential * rho3 * margin && gap2 > near2_;
       if (far && Accelerate) far = 4 * node.spread <= limits.acceleration * rho3 * margin * margin;
       if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      if (far && image == Nearest::some) far = softening_hardly_matters<Accelerate>(node, limits);
+      if (far && image == Nearest::some)
+        far = !images_.only_nearest() && softening_hardly_matters<Accelerate>(node, limits);
       if (far && rho > reach_ && may_expand<Accelerate>(node, rho, limits)) {
         prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
         expanded_[expanded_count_++] = {number, static_cast<int32_t>(image_), length2};
@@ -303,7 +311,7 @@ class RunSums {
       const Real kept = n < expanded_count_ ? Real{1} : Real{0};
       const ImageField::Shift& shift = images_.shifts()[at(node.image)];
       for (int d = 0; d < D; ++d) {
-        const double centre = tree_.nodes[at(node.number)].centre[d] + (d < 3 ? shift[at(d)] : 0);
+        const double centre = tree_.nodes[at(node.number)].centre[d] + shift[at(d)];
         columns[d][n] = static_cast<Real>(centre - middle_[d]);
       }
       columns[D + 1 + pairs][n] = static_cast<Real>(node.length2);
@@ -525,13 +533,14 @@ class RunSums {
         V away[D], halves{};
         for (int d = 0; d < D; ++d) {
           away[d] = V(tree_.place[at(row * D + d)] + shift_[d]) - x[d];
-          if (nearest_only_) halves = larger(halves, larger(away[d], -away[d]) * (1 / half_[d]));
+          if (softens_nearest_) halves = larger(halves, larger(away[d], -away[d]) * (1 / half_[d]));
         }
-        V r2 = nearest_only_ ? choose(halves < V(1.), softening2, none) : softening2;
+        V r2 = softens_nearest_ ? choose(halves < V(1.), softening2, none) : softening2;
         for (int d = 0; d < D; ++d) r2 = r2 + away[d] * away[d];
         const Attraction<V> pair = softened(r2, softening_.reach);
         const V weight(tree_.weight[at(row)]);
-        const V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
+        V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
+        for (int d = 0; d < D && images_.only_nearest(); ++d) mass = nearest_mass(x[d], row, d, mass);
         sums[D] = sums[D] + pair.potential * mass;
         if (!Accelerate) continue;
         for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
@@ -541,12 +550,22 @@ class RunSums {
     }
   }
 
+  // `mass` if the image of a particle in place is the nearest to `x` in dimension d, and 0 otherwise. The difference to
+  // the particle itself decides, so exactly one image counts.
+  Lanes<double> nearest_mass(const Lanes<double>& x, int64_t row, int d, const Lanes<double>& mass) const {
+    using V = Lanes<double>;
+    const V difference = V(tree_.place[at(row * D + d)]) - x, half(half_[d]), lowest(-half_[d]), none{};
+    if (shift_[d] > 0) return choose(difference < lowest, mass, none);
+    if (shift_[d] < 0) return choose(half < difference, mass, none);
+    return choose(difference < lowest, none, choose(half < difference, none, mass));
+  }
+
   const GroupTree<D>& tree_;
   const ImageField& images_;
   const Softening softening_;
-  const double narrow_gap_;  // in sizes of the run, from which float32 is exact enough; 0 in float64
-  const bool nearest_only_;  // whether some images are softened, and others are not
-  double half_[D];           // half the period; no particle that is farther away is the nearest image
+  const double narrow_gap_;     // in sizes of the run, from which float32 is exact enough; 0 in float64
+  const bool softens_nearest_;  // whether some images are softened, and others are not
+  double half_[D];              // half the period, or infinity; no farther particle is the nearest image
   size_t image_ = 0;
   double shift_[D] = {};
   bool shifted_ = false;

@@ -43,11 +43,28 @@ class Cube {
 
 class ImageField {
  public:
-  using Shift = std::array<double, 3>;
+  static constexpr int max_dims = 4;
+  using Shift = std::array<double, max_dims>;
   static constexpr int max_order = 18, max_reach = 4;
 
   // An open space, without images.
   ImageField() : shifts_(1, Shift{}) {}
+
+  // The images of which each pair uses the nearest, if differences of places are below a period. period: of `dims`
+  // dimensions, 0 if places are already those of the nearest images.
+  static ImageField nearest(const double* period, int dims) {
+    ImageField images;
+    images.only_nearest_ = true;
+    for (int d = 0; d < dims; ++d) {
+      images.period_[d] = period[d];
+      for (size_t i = images.shifts_.size(); i-- > 0 && period[d] > 0;)
+        for (const double shift : {-period[d], period[d]}) {
+          images.shifts_.push_back(images.shifts_[i]);
+          images.shifts_.back()[static_cast<size_t>(d)] = shift;
+        }
+    }
+    return images;
+  }
 
   // period: of the three dimensions; places are at most half a period from 0. error: of the potentials.
   ImageField(const double* period, double error, const Parallel& parallel)
@@ -72,6 +89,7 @@ class ImageField {
   }
 
   bool is_open() const { return order_ == 0; }
+  bool only_nearest() const { return only_nearest_; }
   const std::vector<Shift>& shifts() const { return shifts_; }
   double period(int d) const { return period_[d]; }
 
@@ -254,8 +272,9 @@ class ImageField {
     return cube;
   }
 
+  bool only_nearest_ = false;
   int order_ = 0, reach_[3] = {};
-  double period_[3] = {}, node_[max_order], transfer_[max_order][max_order];
+  double period_[max_dims] = {}, node_[max_order], transfer_[max_order][max_order];
   std::vector<Shift> shifts_;  // of the near images
   int difference_[max_order][max_order];
   Cube table_, coefficients_;
