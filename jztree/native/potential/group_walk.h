@@ -267,6 +267,8 @@ class RunSums {
       } else if (node.children == 0) {
         if (separate) add_leaf<Accelerate>(number, image);
       } else {
+        const int64_t bytes = node.children * static_cast<int64_t>(sizeof(GravityNode<D>));
+        prefetch(reinterpret_cast<const char*>(&tree_.nodes[at(node.child)]), bytes);
         for (int32_t i = node.children; i-- > 0;) stack[depth++] = node.child + i;
       }
     }
