@@ -1,19 +1,16 @@
 """The number of dark-matter haloes as a function of mass, from published fits and from a catalogue.
 
-A cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic wiggles, which have little effect on
-masses), normalised by ``sigma8``. Its variance ``sigma(M)^2`` in spheres of mean mass M determines the number of haloes
-of that mass, through a fit ``f(sigma)`` to simulations (Jenkins et al. 2001).
-
-Masses are in Msun/h, lengths comoving and in Mpc/h. All computations use NumPy in float64. Radiation, which matters
-above a redshift of about 20, is ignored.
+Colossus (Diemer 2018, ApJS 239, 35; ``pip install 'jztree-native[plot]'``) computes the fits, with the linear power
+spectrum of Eisenstein & Hu 1998, without the baryonic wiggles, which have little effect on masses. Radiation, which
+matters above a redshift of about 20, is ignored. Masses are in Msun/h, lengths comoving and in Mpc/h.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,24 +25,17 @@ __all__ = [
     "Cosmology",
     "Units",
     "default_model",
-    "growth_factor",
     "mass_function",
     "poisson_interval",
-    "sigma_of_mass",
-    "transfer_function",
     "units_of",
     "why_not_described",
     "with_units",
 ]
 
-COLLAPSE_THRESHOLD = 1.68647  # linear overdensity of a collapsing sphere (Omega_m = 1)
 _MPC = 1e6 * PARSEC
 _SAME_LENGTH = (
     0.05  # relative; the masses of groups change by the same factor, and their numbers by less than the fits differ
 )
-_CMB_TEMPERATURE = 2.7255  # K
-# Values of k R in the sum for the variance, wide enough for any mass, with a factor of 1.007 per step.
-_REACH = np.geomspace(1e-5, 1e3, 2640)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,140 +155,35 @@ def with_units(header: SnapshotHeader) -> SnapshotHeader:
     )
 
 
-def growth_factor(cosmology: Cosmology, redshift: ArrayLike) -> np.ndarray:
-    """Return the size of linear perturbations at ``redshift`` relative to today (Heath 1977, MNRAS 179, 351).
-
-    Args:
-        cosmology: The cosmology.
-        redshift: Numbers above -1, of any shape.
-
-    Returns:
-        Float64 of the same shape; 1 at redshift 0.
-    """
-    check_no_units(redshift=redshift)
-    redshift = np.asarray(redshift, np.float64)
-    if np.any(~(redshift > -1)):
-        raise ValueError(f"the redshift is {redshift}; it must be above -1.")
-    return _growing_mode(cosmology, 1 / (1 + redshift)) / _growing_mode(cosmology, np.ones(()))
-
-
-def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
-    """Return ``H(a)`` times the integral of ``1 / (a H)^3`` from 0 to ``a``, up to a constant factor."""
-    matter, vacuum = cosmology.omega_matter, cosmology.omega_lambda
-    curvature = 1 - matter - vacuum
-    # With a = u^2 the integrand, 2 u^4 / (a^3 H^2)^(3/2), is smooth at 0.
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    u = np.sqrt(a)[..., None] * (nodes + 1) / 2
-    integrand = 2 * u**4 / (matter + curvature * u**2 + vacuum * u**6) ** 1.5
-    expansion = np.sqrt(matter / a**3 + curvature / a**2 + vacuum)
-    return expansion * (integrand @ weights) * np.sqrt(a) / 2
-
-
-def transfer_function(cosmology: Cosmology, wavenumber: ArrayLike) -> np.ndarray:
-    """Return the amplitude of linear perturbations of a ``wavenumber`` in h/Mpc, relative to very long ones.
-
-    Eisenstein & Hu 1998, ApJ 496, 605, equations 26 and 28 to 31: baryons suppress small scales, without wiggles.
-    """
-    matter = cosmology.omega_matter * cosmology.hubble**2
-    baryon, share = cosmology.omega_baryon * cosmology.hubble**2, cosmology.omega_baryon / cosmology.omega_matter
-    horizon = 44.5 * np.log(9.83 / matter) / np.sqrt(1 + 10 * baryon**0.75)  # sound horizon, in Mpc
-    alpha = 1 - 0.328 * np.log(431 * matter) * share + 0.38 * np.log(22.3 * matter) * share**2
-    check_no_units(wavenumber=wavenumber)
-    k = np.asarray(wavenumber, np.float64)
-    shape = cosmology.omega_matter * cosmology.hubble
-    shape = shape * (alpha + (1 - alpha) / (1 + (0.43 * k * cosmology.hubble * horizon) ** 4))
-    q = k * (_CMB_TEMPERATURE / 2.7) ** 2 / shape
-    log = np.log(2 * np.e + 1.8 * q)
-    return log / (log + (14.2 + 731 / (1 + 62.5 * q)) * q**2)
-
-
-def sigma_of_mass(cosmology: Cosmology, mass: ArrayLike, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the root mean square linear density contrast in spheres of mean mass ``mass``, and its slope.
-
-    Args:
-        cosmology: The cosmology.
-        mass: Masses in Msun/h, of any shape.
-        redshift: The redshift.
-
-    Returns:
-        ``sigma`` and ``d ln sigma / d ln M``, float64 of the same shape.
-    """
-    check_no_units(mass=mass)
-    mass = np.asarray(mass, np.float64)
-    radius = (3 * mass / (4 * np.pi * cosmology.mean_density)) ** (1 / 3)
-    variance, slope = _variance(cosmology, radius)
-    norm = cosmology.sigma8 * growth_factor(cosmology, redshift) / np.sqrt(_variance(cosmology, np.full((), 8.0))[0])
-    return norm * np.sqrt(variance), slope / 6
-
-
-def _variance(cosmology: Cosmology, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variance in spheres of a radius in Mpc/h, up to a factor, and its logarithmic slope with radius."""
-    x = _REACH
-    sine = np.sinc(x / np.pi)
-    with np.errstate(all="ignore"):
-        window = np.where(x < 1e-2, 1 - x**2 / 10, 3 * (sine - np.cos(x)) / x**2)
-        slope = np.where(x < 1e-2, -(x**2) / 5, 3 * (sine - window))  # d window / d ln x
-    k = x / radius[..., None]
-    power = k ** (3 + cosmology.n_s) * transfer_function(cosmology, k) ** 2
-    variance = np.trapezoid(power * window**2, np.log(x), axis=-1)
-    return variance, 2 * np.trapezoid(power * window * slope, np.log(x), axis=-1) / variance
-
-
-def _press_schechter(sigma: np.ndarray, _: float) -> np.ndarray:
-    nu = COLLAPSE_THRESHOLD / sigma
-    return np.sqrt(2 / np.pi) * nu * np.exp(-(nu**2) / 2)
-
-
-def _sheth_tormen(sigma: np.ndarray, _: float) -> np.ndarray:
-    nu = np.sqrt(0.707) * COLLAPSE_THRESHOLD / sigma
-    return 0.3222 * np.sqrt(2 / np.pi) * (1 + nu**-0.6) * nu * np.exp(-(nu**2) / 2)
-
-
-def _jenkins(sigma: np.ndarray, _: float) -> np.ndarray:
-    return 0.315 * np.exp(-(np.abs(0.61 - np.log(sigma)) ** 3.8))
-
-
-def _warren(sigma: np.ndarray, _: float) -> np.ndarray:
-    return 0.7234 * (sigma**-1.625 + 0.2538) * np.exp(-1.1982 / sigma**2)
-
-
-def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
-    """Return the fit for haloes of 200 times the mean density."""
-    z = min(redshift, 3.0)  # recommended by the authors
-    alpha = 10 ** -((0.75 / np.log10(200 / 75)) ** 1.2)
-    amplitude, a, b = 0.186 * (1 + z) ** -0.14, 1.47 * (1 + z) ** -0.06, 2.57 * (1 + z) ** -alpha
-    return amplitude * ((sigma / b) ** -a + 1) * np.exp(-1.19 / sigma**2)
-
-
 class Model(NamedTuple):
     """A mass function.
 
     Attributes:
         name: Authors, year and halo definition.
-        multiplicity: The function ``f(sigma, redshift)``.
+        key: Its name in Colossus.
         mass: The catalogue column that the model describes, ``"mass"`` for the mass of groups; None if it has no
             definition of mass.
         b: The linking length of the groups that the model describes, in mean separations.
     """
 
     name: str
-    multiplicity: Callable[[np.ndarray, float], np.ndarray]
+    key: str
     mass: str | None = None
     b: float | None = None
 
 
 MODELS = {
-    "press_schechter": Model("Press & Schechter 1974", _press_schechter),
-    "sheth_tormen": Model("Sheth & Tormen 1999", _sheth_tormen),
-    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins, "mass", 0.2),
-    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren, "mass", 0.2),
-    "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker, "m200m"),
+    "press_schechter": Model("Press & Schechter 1974", "press74"),
+    "sheth_tormen": Model("Sheth & Tormen 1999", "sheth99"),
+    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", "jenkins01", "mass", 0.2),
+    "warren": Model("Warren et al. 2006 (b = 0.2)", "warren06", "mass", 0.2),
+    "tinker": Model("Tinker et al. 2008 (200 × mean)", "tinker08", "m200m"),
 }
 _WARREN, _USUAL = "warren", {"m200m": "tinker"}  # default models, by the column of masses
 
 
 def mass_function(cosmology: Cosmology, mass: ArrayLike, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
-    """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
+    """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``.
 
     Args:
         cosmology: The cosmology.
@@ -313,14 +198,58 @@ def mass_function(cosmology: Cosmology, mass: ArrayLike, redshift: float = 0.0, 
         Float64 of the same shape, in (h/Mpc)^3.
 
     Raises:
-        ValueError: If the model is unknown.
+        ImportError: If Colossus is not installed.
+        ValueError: If the model is unknown, or the redshift is not above -1.
     """
     if model not in MODELS:
         raise ValueError(f"the mass function is {model!r}; it must be one of {', '.join(MODELS)}.")
+    if not redshift > -1:
+        raise ValueError(f"the redshift is {redshift}; it must be above -1.")
     check_no_units(mass=mass)
-    mass = np.asarray(mass, np.float64)
-    sigma, slope = sigma_of_mass(cosmology, mass, redshift)
-    return MODELS[model].multiplicity(sigma, redshift) * cosmology.mean_density / mass * np.abs(slope)
+    masses = np.asarray(mass, np.float64)
+    parts, functions = _colossus()
+    before = parts.current_cosmo
+    parts.setCurrent(_universe(parts, cosmology))
+    try:
+        result = functions.massFunction(
+            masses.reshape(-1),
+            redshift,
+            q_in="M",
+            q_out="dndlnM",
+            mdef="200m" if MODELS[model].mass == "m200m" else "fof",
+            model=MODELS[model].key,
+            ps_args={"model": "eisenstein98_zb"},
+        )
+    finally:
+        parts.current_cosmo = before
+    return np.reshape(result, masses.shape)
+
+
+def _colossus() -> tuple[Any, Any]:
+    """Import the modules of Colossus for cosmologies and mass functions. It creates no folder in the user's home."""
+    try:
+        from colossus.cosmology import cosmology  # noqa: PLC0415 - optional
+        from colossus.lss import mass_function  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError("Mass functions need colossus; install it: pip install 'jztree-native[plot]'.") from error
+    return cosmology, mass_function
+
+
+@functools.cache
+def _universe(parts: Any, cosmology: Cosmology) -> Any:
+    """Return the cosmology of Colossus, which keeps its tables."""
+    return parts.Cosmology(
+        name="jztree",
+        flat=False,
+        Om0=cosmology.omega_matter,
+        Ode0=cosmology.omega_lambda,
+        Ob0=cosmology.omega_baryon,
+        H0=100 * cosmology.hubble,
+        sigma8=cosmology.sigma8,
+        ns=cosmology.n_s,
+        relspecies=False,
+        persistence="",
+    )
 
 
 def default_model(mass: str = "mass") -> str:

@@ -47,7 +47,6 @@ def calls(folder: Path, built: Callable[..., Any]) -> dict[str, Callable[[], Any
         "unit_length_in_cm in ReadOptions": lambda: io.ReadOptions(unit_length_in_cm=built(1.0)),
         "mass in mean_separation": lambda: separation.mean_separation(io.SnapshotHeader(), 9, built(1.0)),
         "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), built([1e13])),
-        "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), built([1e13])),
         "ra in to_cartesian": lambda: sky.to_cartesian(built(np.ones(4)), np.ones(4)),
         "source_dec in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), built(np.ones(4))),
         "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), built(np.ones(4))),
@@ -58,7 +57,6 @@ def calls(folder: Path, built: Callable[..., Any]) -> dict[str, Callable[[], Any
         "part in cube_regions": lambda: correlation.cube_regions(built(pos), 0, 1, 2),
         "upper in cube_regions": lambda: correlation.cube_regions(pos, 0, built(1.0), 2),
         "pos in pairs_in_cell": lambda: cells.pairs_in_cell(built(pos), 0.1, np.eye(3)),
-        "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), built([1.0])),
     }
 
 
