@@ -29,6 +29,7 @@ from .arguments import (
     common_dtype,
     flat,
     is_subnormal,
+    known_integer,
     mass_faults,
     mass_rows,
     row_fault,
@@ -204,7 +205,7 @@ def sph_density(
     dims = _dims(part)
     smoothing = sph_kernel_of(kernel, dims)
     _check_at_least(k, 2)
-    excess = _excess(kernel, k, dims, queries) if bias_correction else 0.0
+    excess = _excess(kernel, known_integer(k, "k"), dims, queries) if bias_correction else 0.0
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
         return _smoothed(_masses(part, inn, rnn.dtype), rnn, smoothing, excess, dims)

@@ -34,4 +34,4 @@ from ._radii import (
     is_given,
     rows_and_num,
 )
-from ._words import check_word
+from ._words import check_flag, check_word

@@ -1,10 +1,11 @@
 """Flat functions: the public searches. The name of an argument determines how it is read.
 
 The first argument holds particles or an index. The decorator `flat` adds the twins ``.jit`` and ``.smap``, accepts
-arrays of other libraries and particle classes that compute their positions, and makes numbers exact. The functions
-themselves contain their search only.
+arrays of other libraries and particle classes that compute their positions, makes numbers exact, and checks arguments
+that are True or False. The functions themselves contain their search only.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from ..particles import particles_of, shape_of_pos
 from ._box import check_box, check_classes, no_box
 from ._lengths import check_length
 from ._radii import NO_LIMIT, SPEC, Radii, as_ascending, as_limit, as_one_radius, rows_and_num
+from ._words import check_flag
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -50,7 +52,7 @@ def box_of(arguments: dict[str, Any]) -> Exact:
     """
     first = next(iter(arguments.values()))
     part = particles_of(first)
-    return check_box(arguments["boxsize"] if part is first else None, (1, *shape_of_pos(part))[-1])
+    return check_box(arguments["boxsize"] if part is first else None, shape_of_pos(part)[-1])
 
 
 def _exact_box(boxsize: ArrayLike | None, arguments: dict[str, Any]) -> Any:
@@ -100,6 +102,23 @@ def flat(
             return {name: kind.exact(arguments[name], arguments) for name, kind in by_name.items() if kind.exact}
 
         specs = {name: kind.spec for name, kind in by_name.items() if kind.spec is not None}
-        return with_twins(specs, out_specs, prepare=prepare, enlarges=enlarges)(with_computed(func))
+        return with_twins(specs, out_specs, prepare=prepare, enlarges=enlarges)(with_computed(_with_flags(func)))
 
     return add
+
+
+def _with_flags(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Decorate ``func`` to check its keyword arguments whose default is True or False."""
+    flags = [
+        name for name, argument in inspect.signature(func).parameters.items() if isinstance(argument.default, bool)
+    ]
+    if not flags:
+        return func
+
+    @functools.wraps(func)
+    def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        for name in kwargs.keys() & flags:
+            check_flag(kwargs[name], name)
+        return func(*args, **kwargs)
+
+    return call

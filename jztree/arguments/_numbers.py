@@ -12,11 +12,20 @@ from ..jax_ext import is_concrete
 from ..particles import check_no_unit, one_line
 
 
-def known_integer(value: Any, name: str) -> int:
-    """Return an integer of Python, NumPy or JAX as a Python int; raise TypeError for traced and other values."""
+def known_integer(value: Any, name: str, minimum: int | None = None) -> int:
+    """Return an integer of Python, NumPy or JAX as a Python int.
+
+    Raises:
+        TypeError: For traced and other values.
+        ValueError: If ``minimum`` is given, and the value is below it or above 2**31 - 1.
+    """
     value = plain_integer(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer that is known when the function is traced, not {value!r}.")
+        raise TypeError(
+            f"{name} must be an integer that is known when the function is traced, not {shown(repr(value))}."
+        )
+    if minimum is not None and not minimum <= value < 2**31:
+        raise ValueError(f"{name} is {value}; it must be from {minimum} to 2**31 - 1.")
     return int(value)
 
 
@@ -64,17 +73,17 @@ def is_length(value: jax.Array) -> jax.Array:
 
 def check_error(error: Any) -> float:
     """Return a relative error of potentials. Raise ValueError if it is out of range."""
-    value = float(check_real(error, "error"))
-    if not 1e-10 <= value <= 0.1:
-        raise ValueError(f"error is {value:g}; it must be from 1e-10 to 0.1, a relative error such as 1e-3.")
-    return value
+    value = check_real(error, "error")
+    if value.shape != () or not 1e-10 <= value <= 0.1:
+        raise ValueError(f"error is {shown(error)}; it must be from 1e-10 to 0.1, a relative error such as 1e-3.")
+    return float(value)
 
 
 def check_real_dtype(value: Any, name: str) -> None:
     """Raise TypeError if ``value``, an array or a number, does not hold real numbers."""
     if isinstance(value, (list, tuple)):
         raise TypeError(f"{name} is a {type(value).__name__}; convert it with numpy.asarray.")
-    dtype = jnp.result_type(value)
+    dtype = np.dtype(str) if isinstance(value, str) else jnp.result_type(value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise TypeError(f"{name} must be real numbers, not {dtype}.")
 
@@ -133,8 +142,8 @@ def check_gravity(gravity: Any) -> Any:
 
 def check_constant(value: Any, name: str, *, may_be_zero: bool = False) -> Any:
     """Return a constant. Raise ValueError, at run time if it is traced, unless it is one positive, finite number."""
-    if np.shape(value) != ():
-        raise ValueError(f"{name} must be one number; its shape is {np.shape(value)}.")
+    if isinstance(value, (list, tuple)) or np.shape(value) != ():
+        raise ValueError(f"{name} must be one number; it is {shown(value)}.")
     valid = f"it must be finite and {'at least 0' if may_be_zero else 'positive'}"
     if is_concrete(value):
         number = check_real(value, name)

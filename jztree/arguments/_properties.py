@@ -42,8 +42,8 @@ def check_one_a_particle(value: Any, pos: jax.Array, name: str) -> None:
         raise ValueError(f"{name} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
 
 
-def check_mass(part: Any) -> Any:
-    """Return ``mass`` of ``part`` unchanged, or None.
+def check_mass(part: Any, name: str = "mass") -> Any:
+    """Return ``mass`` of ``part`` unchanged, or None. ``name`` names it in messages.
 
     Raises:
         TypeError: If it does not hold real numbers.
@@ -52,18 +52,20 @@ def check_mass(part: Any) -> Any:
     mass, n = getattr(part, "mass", None), num_rows(part)
     if mass is None:
         return None
-    check_real_dtype(mass, "masses")
+    check_real_dtype(mass, name)
     if np.size(mass) != 1 and (np.size(mass) != n or np.shape(mass)[0] != n):
-        raise ValueError(f"mass must be one number, or one per particle, shape ({n},); its shape is {np.shape(mass)}.")
+        raise ValueError(
+            f"{name} must be one number, or one per particle, shape ({n},); its shape is {np.shape(mass)}."
+        )
     return mass
 
 
-def mass_rows(part: Any, dtype: np.dtype[Any]) -> jax.Array | None:
+def mass_rows(part: Any, dtype: np.dtype[Any], name: str = "mass") -> jax.Array | None:
     """Return the masses of particles, ``(n,)``, or ``(1,)`` if all share one; None for particles without mass.
 
     Raises like `check_mass`.
     """
-    mass = check_mass(part)
+    mass = check_mass(part, name)
     if mass is None:
         return None
     check_representable({"mass": mass})

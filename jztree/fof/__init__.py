@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm
 from .._options import checked_config
-from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
+from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_flag, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig
 from ..data import FofCatalogue, Label, get_pos
 from ..particles import (
@@ -70,9 +70,8 @@ def _exact_lengths(rlink: ArrayLike, arguments: dict[str, Any]) -> Radii:
 
 
 def _exact_attach_limit(attach_within: ArrayLike | None, arguments: dict[str, Any]) -> Radii:
-    if not sequence_of(arguments["attached"]):
-        return NO_LIMIT
-    return attach_limit(attach_within, _exact_lengths(arguments["rlink"], arguments))
+    limit = attach_limit(attach_within, _exact_lengths(arguments["rlink"], arguments))
+    return limit if sequence_of(arguments["attached"]) else NO_LIMIT
 
 
 _READ: dict[str, Any] = {
@@ -216,6 +215,7 @@ def distr_fof_labels(
         (Array([0.05, 0.45, 0.5 , 0.9 ], dtype=float32), Array([0, 1, 1, 0], dtype=int32))
     """
     cfg = checked_config(cfg, FofConfig)
+    check_flag(linearize_labels, "linearize_labels")
     search = parsed(part, rlink, boxsize, th)
     if linearize_labels:
         return search.labels_in_z_order(cfg)
@@ -391,7 +391,8 @@ def _grouped(
     search = parsed(part, rlink, boxsize, th, CATALOGUE_DIMS)
     part = particles_of(part)
     box, attached_types = search.box, sequence_of(attached)
-    search.limits = attach_limit(attach_within if attached_types else None, search.lengths)
+    limits = attach_limit(attach_within, search.lengths)
+    search.limits = limits if attached_types else NO_LIMIT
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, attached_types, cfg)
     stage = search.stage(cfg, faults)
     partz, limit = stage.sources.part, search.sorted_limits(stage)

@@ -19,9 +19,11 @@ from ..arguments import (
     check_length,
     check_one_a_particle,
     check_particles,
+    check_real_dtype,
     check_word,
     first_row,
     flat,
+    known_integer,
     mass_faults,
     mass_rows,
     one_length,
@@ -199,7 +201,10 @@ def _field(
     check_word(kernel, "kernel", _SOFTENINGS)
     box, constant = check_box(boxsize, pos.shape[1]), check_gravity(gravity)
     length = check_length(softening, box, "softening")
-    mass = mass_rows(part if masses is None else PosMass(pos=pos, mass=masses), pos.dtype)
+    if masses is not None:
+        check_real_dtype(masses, "masses")
+        part = PosMass(pos=pos, mass=masses)
+    mass = mass_rows(part, pos.dtype, "mass" if masses is None else "masses")
     reach = jnp.asarray(exact_to_float(length)) * (_SPLINE_REACH if kernel == "spline" else 1)
     num = _checked_num(pos, num, mass, groups, box, reach)
     n = pos.shape[0]
@@ -219,6 +224,8 @@ def _field(
 
 def _capacity(group_rows: int | None, n: int) -> Capacity:
     """Return the capacity of the buffer for whole groups."""
+    if group_rows is not None:
+        known_integer(group_rows, "group_rows", 1)
     rows = n * comm.num_ranks()
     if rows >= 2**31:
         raise ValueError(
@@ -237,6 +244,8 @@ def _checked_num(
         faults.append(_fault_of_images(box, softening_reach))
     else:
         check_one_a_particle(groups, pos, "groups")
+        if not jnp.issubdtype(jnp.result_type(groups), jnp.integer):
+            raise TypeError(f"groups must be integers, not {jnp.result_type(groups)}.")
     return comm.check_all(kernels.as_num(num), faults)
 
 

@@ -12,12 +12,12 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SUMS_ROUNDED, check_real_dtype, common_dtype, first_row
+from ..arguments import SUMS_ROUNDED, check_constant, check_real_dtype, common_dtype, first_row
 from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
-from ..particles import Array, check_no_unit, check_representable
+from ..particles import Array, check_representable
 
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
@@ -169,16 +169,13 @@ def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scal
             "the catalogue has no angular_momentum; use particles with velocities in 2 or more dimensions."
         )
     for name, column in {"mass": mass, "radius": radius}.items():
+        check_real_dtype(column, name)
         if np.shape(column) != np.shape(cata.count):
             raise ValueError(
                 f"{name} must have one number per row of the catalogue, shape {np.shape(cata.count)}; its shape is "
                 f"{np.shape(column)}."
             )
-    for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
-        _check_positive(number, name)
     check_representable({"mass": mass, "radius": radius, "cata": cata})
-    check_real_dtype(mass, "mass")
-    check_real_dtype(radius, "radius")
     dtype = common_dtype(cata.angular_momentum, mass, radius)
     spins = norm(jnp.asarray(cata.angular_momentum, dtype))
     mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
@@ -186,7 +183,9 @@ def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scal
     # Divide step by step, because products may exceed the range of float32 in units such as CGS.
     for factor in (mass, radius):
         spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)))
-    spins = ratio(spins, _unit_root(gravity, dtype)) * (_unit_root(scale_factor, dtype) / math.sqrt(2.0))
+    spins = ratio(spins, _checked_root(gravity, "gravity", dtype)) * (
+        _checked_root(scale_factor, "scale_factor", dtype) / math.sqrt(2.0)
+    )
     return of_groups(cata, jnp.where(defined, spins, jnp.where(jnp.isnan(mass) | jnp.isnan(radius), jnp.nan, 0)))
 
 
@@ -221,18 +220,17 @@ def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: A
         array([9.81], dtype=float32)
     """
     columns = {"mass": mass, "radius": radius, "vmax": vmax}
+    for name, column in columns.items():
+        check_real_dtype(column, name)
     shapes = {name: np.shape(column) for name, column in columns.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; theirs are {shapes}.")
-    _check_positive(gravity, "gravity")
     check_representable(columns)
-    for name, column in columns.items():
-        check_real_dtype(column, name)
     dtype = common_dtype(mass, radius, vmax)
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)
     # Take roots separately, because products may exceed the range of float32.
-    speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _unit_root(gravity, dtype)
+    speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _checked_root(gravity, "gravity", dtype)
     target = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
     low, high = jnp.full(mass.shape, math.log(_PEAK), dtype), jnp.full(mass.shape, math.log(_MOST_PEAKED), dtype)
     for _ in range(jnp.finfo(dtype).nmant + 8):
@@ -253,14 +251,14 @@ def _nfw_mass(x: jax.Array) -> jax.Array:
     return jnp.log1p(x) - x / (1 + x)
 
 
-def _check_positive(number: Any, name: str) -> None:
-    check_no_unit(number, name)
-    if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
-        raise ValueError(f"{name} must be a positive number, not {number}.")
+def _checked_root(number: Any, name: str, dtype: np.dtype[Any]) -> Any:
+    """Return the root of a positive constant. The constant may be out of range of the dtype although its root is not.
 
-
-def _unit_root(number: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the root of a number in a dtype. The number may be out of range of the dtype although its root is not."""
+    Raises:
+        TypeError: If the constant is not a real number or has a unit.
+        ValueError: If it is not positive and finite; at run time if it is traced.
+    """
+    number = check_constant(number, name)
     return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
 
 

@@ -62,8 +62,8 @@ def whole_groups(columns: Any, cata: FofCatalogue, num: jax.Array, group_rows: i
         group_rows: The capacity for particles on each of several devices. None means a capacity sufficient for almost
             all data sets.
     """
-    if group_rows is not None and known_integer(group_rows, "group_rows") < 1:
-        raise ValueError(f"group_rows is {group_rows}; it is a number of rows, so it must be at least 1.")
+    if group_rows is not None:
+        known_integer(group_rows, "group_rows", 1)
     n, catalogue_rows = jax.tree.leaves(columns)[0].shape[0], np.shape(cata.count)[0]
     ends = ends_of(cata, num)
     group = groups_of_rows(cata, num, ends, n)

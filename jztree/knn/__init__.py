@@ -24,6 +24,7 @@ from ..arguments import (
     Radii,
     as_limit,
     check_box,
+    check_flag,
     check_particles,
     check_queries,
     check_word,
@@ -363,8 +364,7 @@ def _entries(
 
 def _widest(max_radius: ArrayLike | None, allow_missing: Any) -> Any:
     """Return the search radius, which is infinite instead of None if rows may have fewer than ``k`` neighbours."""
-    if not isinstance(allow_missing, bool):
-        raise TypeError(f"allow_missing must be True or False, not {allow_missing!r}.")
+    check_flag(allow_missing, "allow_missing")
     return np.inf if allow_missing and not is_given(max_radius) else max_radius
 
 
@@ -389,8 +389,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, limited: bool, exclude_
 
 
 def _check_others(exclude_self: Any, part_query: Any) -> None:
-    if not isinstance(exclude_self, bool):
-        raise TypeError(f"exclude_self must be True or False, not {exclude_self!r}.")
+    check_flag(exclude_self, "exclude_self")
     if exclude_self and part_query is not None:
         raise ValueError(
             "exclude_self is only for searches among the particles themselves; leave out exclude_self or the queries."

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity
+from ..arguments import check_word, known_integer
 from ..jax_ext import with_twins
 from ..particles import Array, check_representable
 from ._members import CheckedMembers, SubhaloMembers, check_members, with_words
@@ -86,16 +87,13 @@ def descendants(
         >>> links.subhalo, links.score  # 1 for the most bound particle, and 1/2 + 1/3 for the others
         (Array([ 0, -1], dtype=int32), Array([1., 0.], dtype=float32))
     """
-    if weights not in get_args(Weights):
-        raise ValueError(f"weights is {weights!r}; it must be 'sublink' or 'lhalotree'.")
-    is_integer = isinstance(num_subhaloes, (int, np.integer)) and not isinstance(num_subhaloes, bool)
-    if not is_integer or not 0 <= num_subhaloes < 2**31:
-        raise ValueError(f"num_subhaloes is {num_subhaloes}; it must be an integer from 0 to 2**31 - 1.")
-    first, faults = check_members(part, "part", int(num_subhaloes))
+    check_word(weights, "weights", get_args(Weights))
+    num_subhaloes = known_integer(num_subhaloes, "num_subhaloes", 0)
+    first, faults = check_members(part, "part", num_subhaloes)
     second, faults_of_later = check_members(later, "later")
     checked = comm.check_all(first.num, [*faults, *faults_of_later])
     first = first._replace(subhalo=comm.after(first.subhalo, checked), num=checked)
-    rows = -(-int(num_subhaloes) // comm.num_ranks())
+    rows = -(-num_subhaloes // comm.num_ranks())
     if not rows:  # no result could depend on a check
         return Descendants(jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.float32), jnp.zeros(0, bool))
     rank = _binding_ranks(first, rows, weights)

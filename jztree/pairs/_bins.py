@@ -55,6 +55,7 @@ def as_bins(edges: dict[str, Any], dims: int) -> PairBins:
     """
     mode, second, los = edges["mode"], edges["edges_b"], edges["los"]
     check_word(mode, "mode", MODES)
+    axis = _line_of_sight(los, max(dims, 1))  # the search reports positions without coordinates
     if mode == "r":
         if second is not None:
             raise ValueError(
@@ -66,7 +67,7 @@ def as_bins(edges: dict[str, Any], dims: int) -> PairBins:
     if dims not in (2, 3):
         raise ValueError(f"mode={mode!r} needs positions in 2 or 3 dimensions, but these have {dims}.")
     edges_b = _edges(second, "edges_b", 1.0 if mode == "s_mu" else np.inf)
-    return PairBins(mode, _edges(edges["edges"], "edges"), edges_b, _line_of_sight(los, dims))
+    return PairBins(mode, _edges(edges["edges"], "edges"), edges_b, axis)
 
 
 def _line_of_sight(los: Any, dims: int) -> int:

@@ -13,7 +13,16 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Kind, check_alike, check_box, check_one_a_particle, check_particles, flat, row_fault
+from ..arguments import (
+    Kind,
+    check_alike,
+    check_box,
+    check_one_a_particle,
+    check_particles,
+    flat,
+    known_integer,
+    row_fault,
+)
 from ..config import RadiusConfig, TreeConfig, is_on_cpu, without_masses
 from ..data import static_field
 from ..jax_ext import Exact, varying_axes
@@ -165,14 +174,14 @@ def pair_counts(
         >>> np.asarray(counts.count)
         array([2, 4])
     """
+    sources, separate, box = _read_sets(part, boxsize, queries)
+    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, sources.dims)
     if cfg is None:
-        every_pair = mode != "r" or weights is not None or query_weights is not None or separations
+        every_pair = bins.mode != "r" or weights is not None or query_weights is not None or separations
         leaf_sizes = _CPU_LEAF_SIZES if is_on_cpu() else _GPU_LEAF_SIZES
         cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_sizes[every_pair]))
     cfg = checked_config(cfg, RadiusConfig)
     cfg = without_masses(cfg)
-    sources, separate, box = _read_sets(part, boxsize, queries)
-    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, sources.dims)
     count = _check_regions(regions, query_regions, num_regions, queries is not None)
     if separate is None and query_weights is not None:
         raise ValueError("query_weights needs queries; without queries, weights applies to both particles of a pair.")
@@ -221,9 +230,7 @@ def _check_regions(regions: Any, query_regions: Any, num_regions: Any, separate:
             "a jackknife needs regions and num_regions, and with queries also query_regions (without queries, leave "
             "out query_regions); pass every required argument, or no regions at all."
         )
-    if isinstance(num_regions, bool) or not isinstance(num_regions, (int, np.integer)) or num_regions < 1:
-        raise ValueError(f"num_regions is {num_regions!r}; it must be an integer of at least 1.")
-    return int(num_regions)
+    return known_integer(num_regions, "num_regions", 1)
 
 
 def _columns(

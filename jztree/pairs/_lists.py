@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
@@ -179,8 +178,6 @@ def _requested_quantities(quantities: Any) -> set[str]:
 
 
 def _check_full(full: Any, is_one_set: bool, radii: Radii) -> None:
-    if not isinstance(full, (bool, np.bool_)):
-        raise TypeError(f"full must be True or False, known when the function is traced, not {full!r}.")
     if is_one_set and not full and radii.of_each is not None:
         raise ValueError(
             "with one radius per particle, i may reach j while j does not reach i, so a list with every pair once "

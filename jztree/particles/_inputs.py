@@ -81,6 +81,9 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     """Return the shape of the positions without evaluating positions that are computed.
 
     The shape may have a leading axis over devices, even if the class itself cannot handle that axis.
+
+    Raises:
+        ValueError: If the positions have fewer than two axes.
     """
     cls: Any = type(part)
     is_stored = isinstance(part, (*ARRAYS, ComputedParticles, type)) or not is_computed(cls, "pos")
@@ -91,7 +94,10 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
             continue
         if len(shape) == 2 or read is not get_pos:
             return shape
-    return tuple(np.shape(get_pos(part)))  # computed positions raise here, or need concrete values
+    shape = tuple(np.shape(get_pos(part)))  # computed positions raise here, or need concrete values
+    if len(shape) < 2:
+        raise ValueError(f"positions must have shape (n, d); their shape is {shape}.")
+    return shape
 
 
 def num_rows(part: Any) -> int:

@@ -104,12 +104,13 @@ def check_kernel(name: Any) -> str:
 def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
     """Return a kernel by its name. Raise ValueError if it does not exist, or not in ``dims`` dimensions."""
     check_kernel(name)
+    truncate = _checked_truncate(truncate)
     nothing = (0.0,) * (3 * (1 + _TERMS))
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
     if name == "top_hat":
         return Profile(_TOP_HAT, (1 / unit_ball, 0.0, *nothing))
     if name == "gaussian":
-        rate = _checked_truncate(truncate) ** 2 / 2
+        rate = truncate**2 / 2
         inside = (math.pi / rate) ** (dims / 2) * _fraction_inside(dims, rate)
         return Profile(_GAUSSIAN, (1 / inside, rate, *nothing))
     if dims > 3:

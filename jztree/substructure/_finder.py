@@ -167,10 +167,10 @@ def subhaloes(
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_representable({"grouped": grouped, "cata": cata})
     check_word(candidates, "candidates", _CANDIDATES)
-    min_bound, neighbours = _at_least(min_bound, "min_bound", 1), _at_least(neighbours, "neighbours", 2)
-    num_types = _at_least(num_types, "num_types", 1)
+    min_bound, neighbours = known_integer(min_bound, "min_bound", 1), known_integer(neighbours, "neighbours", 2)
+    num_types = known_integer(num_types, "num_types", 1)
     error = check_error(error)
-    if not 0 <= float(check_real(tolerance, "tolerance")) < 1:
+    if np.shape(tolerance) != () or not 0 <= float(check_real(tolerance, "tolerance")) < 1:
         raise ValueError(f"tolerance is {tolerance}; it must be a fraction of at least 0 and below 1.")
     members = _members(grouped, pos, internal_energy)
     types = None if types is None else _checked_types(types, pos)
@@ -198,13 +198,6 @@ def subhaloes(
     groups = whole_groups(columns, cata, num, group_rows)
     start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
     return _find(groups, start, num, physics, Rules(min_bound, float(tolerance)), num_types)
-
-
-def _at_least(value: Any, name: str, minimum: int) -> int:
-    value = known_integer(value, name)
-    if not minimum <= value < 2**31:
-        raise ValueError(f"{name} is {value}; it must be from {minimum} to 2**31 - 1.")
-    return value
 
 
 def _checked_types(types: Any, pos: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels, stats
 from .._transform.capacity import Capacity, choose_capacity
-from ..arguments import check_box, check_particles, exact_box_argument, known_integer
+from ..arguments import check_box, check_flag, check_particles, exact_box_argument, known_integer
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
 from ..particles import Array, Particles, check_countable, check_movable, check_num, check_representable
@@ -76,14 +76,13 @@ def distr_zsort(
             rank.
         CapacityError: On every rank, if the particles do not fit ``capacity``.
     """
+    check_flag(equalize, "equalize")
     if not equalize and nsamp < 1:
         raise ValueError(
             f"nsamp is {nsamp}; it is the number of keys that each rank samples, so it must be at least 1."
         )
-    if capacity is not None and known_integer(capacity, "capacity") < 0:
-        raise ValueError(
-            f"capacity is {capacity}; it is the number of rows that a rank may receive, so it must be at least 0."
-        )
+    if capacity is not None:
+        known_integer(capacity, "capacity", 0)
     pos = check_particles(part)
     if not equalize and comm.num_ranks() > 1:
         check_countable(part, "with equalize=False, devices get different numbers of particles")

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
+from ..arguments import check_box, check_classes, check_flag, check_particles, common_dtype, mass_faults, mass_rows
 from ..data import PosMass, with_computed
 from ..jax_ext import with_twins
 from ..particles import check_num, check_representable, shape_of_pos
@@ -62,7 +62,8 @@ def center_of_mass(
         Array([[0.75],
                [5.  ]], dtype=float32)
     """
-    del kahan_summation, block_size
+    check_flag(kahan_summation, "kahan_summation")
+    del block_size
     pos, num = check_particles(part), check_num(part)
     box = check_box(boxsize, pos.shape[1])
     splits = _splits(ispl)

@@ -22,10 +22,8 @@ _LESS = "use a smaller radius, fewer queries or more devices, or count_within."
 
 def check_capacity(capacity: Any) -> None:
     """Raise TypeError or ValueError if ``capacity`` is invalid."""
-    if capacity is None:
-        return
-    if not 0 <= known_integer(capacity, "capacity") < 2**31:
-        raise ValueError(f"capacity is {capacity}; it must be from 0 to 2**31 - 1.")
+    if capacity is not None:
+        known_integer(capacity, "capacity", 0)
 
 
 class Space(NamedTuple):

@@ -103,8 +103,6 @@ def neighbours_within(
         Array([0, 2, 5, 7], dtype=int32)
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
-    if not isinstance(nearest_first, bool):
-        raise TypeError(f"nearest_first must be True or False, not {nearest_first!r}.")
     sources, separate, query_set, box = read_sets(part, boxsize, queries)
     pos, query = sources.pos, query_set.pos
     radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)

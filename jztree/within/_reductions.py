@@ -232,7 +232,7 @@ class _Blocks:
     def _pair_capacity(self) -> Capacity:
         """Return the capacity for the pairs of a block."""
         prepared, sizes = self.prepared, (_USUAL * self.size, max(self.size * self.prepared.sources.posz.shape[0], 1))
-        usual = choose_capacity("block_pairs", self.capacity, *sizes)
+        usual = choose_capacity("block_pairs", None if self.capacity is None else max(self.capacity, 1), *sizes)
         # JAX removes these counts from a compiled function, which uses the numbers of pairs of the search itself.
         counts = kernels.count_within(prepared.sources, None, prepared.queries, None, Exact(self.words), 1, self.box)[0]
         if self.capacity is not None or not is_concrete(counts):

@@ -93,7 +93,6 @@ def test_reduce_returns_its_results_alone() -> None:
         ({"fields": "mass"}, TypeError, "tuple of names"),
         ({"fields": ("mass",), "reduce": len}, ValueError, "excludes fields"),
         ({"reduce": 3}, ValueError, "must be a function"),
-        ({"order": "random"}, ValueError, "order"),
         ({"k": 301}, ValueError, "k is 301"),
     ],
 )

@@ -160,14 +160,6 @@ def test_attach_within_at_the_exact_distance_and_unlimited() -> None:
     np.testing.assert_array_equal(squeeze_catalogue(cata).count, [6, 1])  # 0.8 is the default
 
 
-@pytest.mark.parametrize("within", [-1.0, np.nan, np.inf, [1.0, 2.0], "far"])
-def test_invalid_attach_within_raises(within: Any) -> None:
-    part = ParticleData(pos=jnp.zeros((3, 3)))
-    for find in (jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue.jit):
-        with pytest.raises((ValueError, TypeError), match=r"attach_within (is|must be)"):
-            find(part, 0.1, attached=part, attach_within=within)
-
-
 def test_mass_shared_by_all_primary_particles(random) -> None:
     primary, second = two_kinds(random)
     part = ParticleData(pos=jnp.asarray(primary), mass=3.0)

@@ -117,24 +117,6 @@ def test_equals_scikit_learn() -> None:
         np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"eps": -1.0}, "eps is -1"),
-        ({"eps": np.nan}, "eps is nan"),
-        ({"eps": [0.1, 0.2]}, "one length"),
-        ({"eps": 0.1, "min_samples": 0}, "min_samples is 0"),
-        ({"eps": 0.1, "min_samples": 2.5}, "min_samples must be an integer"),
-        ({"eps": 0.1, "boxsize": [1.0, 2.0]}, "boxsize"),
-        ({"eps": 0.1, "part": np.zeros((5, 9), np.float32)}, "d from 1 to 8"),
-    ],
-)
-@pytest.mark.parametrize("call", [dbscan, dbscan.jit])
-def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=words):
-        call(**{"part": oracles.uniform(50, 3)} | options)
-
-
 @pytest.mark.parametrize("minimum", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
 def test_concrete_integer_arrays_as_min_samples(minimum: Any) -> None:
     pos = oracles.clustered(200, 3)

@@ -20,32 +20,6 @@ FINDERS = pytest.mark.parametrize(
 )
 
 
-@FINDERS
-@pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
-def test_position_that_is_not_finite_names_the_row(find: Any, bad: float) -> None:
-    pos = oracles.uniform(40, 3)
-    pos[31, 1] = bad
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 31 ") as error:
-        jax.block_until_ready(find(jnp.asarray(pos), 0.1))
-    assert oracles.one_sentence(error)
-
-
-@FINDERS
-@pytest.mark.parametrize("rlink", [-0.1, np.nan, np.inf, -np.inf], ids=str)
-def test_invalid_linking_length_raises(find: Any, rlink: float) -> None:
-    with pytest.raises(ValueError, match=f"rlink is {rlink:g}") as error:
-        find(jnp.asarray(oracles.uniform(40, 3)), rlink)
-    assert oracles.one_sentence(error)
-
-
-@FINDERS
-@pytest.mark.parametrize("rlink", [[0.1], [0.1, 0.2], "far", None, 1j], ids=str)
-def test_linking_length_that_is_not_a_number_raises(find: Any, rlink: Any) -> None:
-    with pytest.raises((TypeError, ValueError)) as error:
-        find(jnp.asarray(oracles.uniform(40, 3)), rlink)
-    assert "rlink" in str(error.value)
-
-
 @pytest.mark.parametrize("rlink", [-0.1, np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("n", [40, 0])
 def test_invalid_traced_linking_length_raises(n: int, rlink: float) -> None:
@@ -71,33 +45,6 @@ def test_invalid_traced_box_raises(n: int, box: float) -> None:
 
 
 @FINDERS
-@pytest.mark.parametrize("box", [-1.0, np.nan, [1.0, 1.0], [1.0, -1.0, 0.0]], ids=str)
-def test_invalid_box_raises(find: Any, box: Any) -> None:
-    with pytest.raises(ValueError, match="boxsize") as error:
-        find(jnp.asarray(oracles.uniform(40, 3)), 0.1, box)
-    assert oracles.one_sentence(error)
-
-
-@FINDERS
-@pytest.mark.parametrize(
-    ("pos", "kind", "words"),
-    [
-        (np.zeros((5, 3), np.int32), TypeError, "int32"),
-        (np.zeros((5, 3), np.complex64), TypeError, "complex64"),
-        (np.zeros(5, np.float32), ValueError, r"\(5,\)"),
-        (np.zeros((2, 5, 3), np.float32), ValueError, r"\(2, 5, 3\)"),
-        (np.zeros((5, 9), np.float32), ValueError, r"1 to [48].*\(5, 9\)"),
-    ],
-    ids=["int", "complex", "1-D", "3-D", "9 dims"],
-)
-def test_positions_of_wrong_type_or_shape_raise(find: Any, pos: np.ndarray, kind: type[Exception], words: str) -> None:
-    for part in (pos, data.Pos(pos=pos)):
-        with pytest.raises(kind, match=words) as error:
-            find(part, 0.1)
-        assert oracles.one_sentence(error)
-
-
-@FINDERS
 def test_mass_and_velocities_of_wrong_shape_raise(find: Any) -> None:
     if find in (fof_labels, fof_labels.jit):
         return
@@ -106,12 +53,6 @@ def test_mass_and_velocities_of_wrong_shape_raise(find: Any) -> None:
         find(data.ParticleData(pos=pos, mass=jnp.ones(7)), 0.1)
     with pytest.raises(ValueError, match="velocities"):
         find(data.ParticleData(pos=pos, vel=jnp.ones((50, 2))), 0.1)
-
-
-@pytest.mark.parametrize("order", ["original", None, np.zeros(2)], ids=str)
-def test_unknown_output_order_raises(order: Any) -> None:
-    with pytest.raises(ValueError, match=r"output_order is .*; it must be one of 'z', 'input'"):
-        fof_labels(jnp.zeros((5, 3)), 0.1, output_order=order)
 
 
 @pytest.mark.parametrize("case", ["other_particles", "other_number", "other_num", "unsorted", "other_box"])

@@ -94,21 +94,6 @@ def test_few_particles(n: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"error": 0.0}, "error is 0; it must be from 1e-10 to 0.1"),
-        ({"kernel": "cubic"}, "kernel is 'cubic'; it must be one of 'plummer', 'spline'"),
-        ({"softening": -1.0}, "softening is -1"),
-        ({"masses": np.ones(3, np.float32)}, "mass must be one number, or one per particle"),
-        ({"groups": np.zeros(3, np.int32)}, "groups must have one number per particle"),
-    ],
-)
-def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        jz.potential(uniform(5), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
         ({"masses": -np.ones(5, np.float32)}, "row 0 has a mass that is negative"),
         ({"groups": np.asarray([0, 0, 1, 3, 3], np.int32)}, "the group of row 2 is 1"),
         ({"gravity": 3e38}, "the potential of row 0 is outside the range"),
@@ -117,17 +102,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 def test_faults_at_run_time(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
         jax.block_until_ready(jz.potential.jit(uniform(5), **arguments))
-
-
-@pytest.mark.fast
-@pytest.mark.parametrize("function", [jz.potential, jz.acceleration])
-@pytest.mark.parametrize(
-    ("gravity", "message"),
-    [(0.0, "must be finite and positive"), (np.nan, "must be finite"), (np.ones(3), "must be one number")],
-)
-def test_an_invalid_constant_of_gravity_raises(function: Any, gravity: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        function(np.eye(3, dtype=np.float32), gravity=gravity)
 
 
 @pytest.mark.fast

@@ -168,8 +168,6 @@ def test_missing_or_invalid_inputs_raise() -> None:
         halos.spin(moving, np.ones(15), [1.0] * 15, 1.0)
     with pytest.raises(TypeError, match=r"is a list; convert it with numpy\.asarray"):
         halos.concentration([1.0], np.ones(1), np.ones(1))
-    with pytest.raises(ValueError, match="gravity must be a positive number, not -1"):
-        halos.spin(moving, moving.max_radius, moving.max_radius, -1)
 
 
 # The densest particle

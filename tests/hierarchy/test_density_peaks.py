@@ -212,13 +212,9 @@ def test_persistence_is_differentiable() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"k": 0}, ValueError, "k is 0; it must be from 1"),
-        ({"k": 2.5}, TypeError, "k must be an integer"),
         ({"density": np.zeros(3, np.float32)}, ValueError, r"density must have one number per particle, shape \(20,\)"),
         ({"density": np.zeros(20, np.int32)}, TypeError, "density must be float32 or float64, not int32"),
         ({"density": [0.0] * 20}, TypeError, "density is a list"),
-        ({"part": np.zeros((20, 9), np.float32)}, ValueError, "d from 1 to 8"),
-        ({"boxsize": -1.0}, ValueError, "boxsize is -1"),
     ],
 )
 def test_invalid_arguments_raise(changes: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -202,12 +202,6 @@ def test_negative_traced_linking_length_raises() -> None:
         jax.block_until_ready(jax.jit(cut)(spanning_tree(oracles.uniform(20, 3)), -1.0))
 
 
-@pytest.mark.parametrize("rlink", [-1.0, np.nan, np.inf])
-def test_invalid_linking_length_raises(rlink: float) -> None:
-    with pytest.raises(ValueError, match=r"the linking length rlink is .*; it must be finite and not negative"):
-        cut(spanning_tree(oracles.uniform(20, 3)), rlink)
-
-
 def test_other_object_than_a_tree_raises() -> None:
     for function in (dendrogram, lambda tree: cut(tree, 0.1)):
         with pytest.raises(TypeError, match=r"tree must be a jztree.mst.SpanningTree.*not tuple"):

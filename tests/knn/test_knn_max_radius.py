@@ -180,22 +180,6 @@ def test_traced_max_radius() -> None:
             jax.block_until_ready(search(pos, wrong))
 
 
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        (-1.0, "max_radius is -1.0; radii must be at least 0"),
-        (np.nan, "max_radius is nan"),
-        ([0.1, 0.2], r"max_radius must be a number, or one per query, \(50,\); its shape is \(2,\)"),
-        (np.full((50, 2), 0.1), "max_radius must be a number"),
-        ("far", "max_radius"),
-    ],
-)
-@pytest.mark.parametrize("call", [knn, knn.jit])
-def test_invalid_max_radius_raises(limit: Any, words: str, call: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=words):
-        call(oracles.uniform(50, 3), 3, max_radius=limit)
-
-
 @pytest.mark.parametrize("call", [knn, knn.jit])
 def test_k_above_the_largest_row_length_raises(call: Any) -> None:
     with pytest.raises(ValueError, match="k is 2147483648; it must be below"):
@@ -286,8 +270,3 @@ def test_missing_neighbours_are_allowed_on_request(find: Any) -> None:
     np.testing.assert_array_equal(row[:, :5], rows)
     assert np.isinf(radius[:, 5:]).all()
     assert (np.asarray(row)[:, 5:] == -1).all()
-
-
-def test_invalid_allow_missing_raises() -> None:
-    with pytest.raises(TypeError, match="allow_missing must be True or False"):
-        knn(jnp.zeros((5, 3)), k=2, allow_missing="yes")

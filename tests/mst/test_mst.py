@@ -261,12 +261,6 @@ def test_nan_position_raises() -> None:
         spanning_tree(pos)
 
 
-@pytest.mark.parametrize("core_k", [0, -3])
-def test_invalid_core_k_raises(core_k: int) -> None:
-    with pytest.raises(ValueError, match=f"core_k must be at least 1, not {core_k}"):
-        spanning_tree(oracles.uniform(50, 3), core_k=core_k)
-
-
 @pytest.mark.parametrize(("size", "numbers"), [(3, [2, 3, 7]), (20, [9, 10, 12]), (40, [25, 32, 27])])
 def test_core_k_of_one_size_shares_a_program(size: int, numbers: list[int], count_compilations: Any) -> None:
     """Three particles are padded."""

@@ -93,8 +93,6 @@ def test_an_index_and_rows_without_centres() -> None:
         ([0.3, 0.1], {}, "ascend"),
         ([0.1, 0.6], {"boxsize": 1.0}, "row 0 is infinite or above half the smallest periodic length"),
         ([0.1, np.inf], {}, "row 0 is infinite"),
-        ([0.1, 0.2], {"gravity": -1.0}, "gravity is -1.0"),
-        (np.full((2, 2), 0.1), {}, "radii must be"),
     ],
 )
 def test_invalid_arguments_raise(radii: object, options: dict[str, object], message: str) -> None:

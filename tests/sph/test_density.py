@@ -199,12 +199,6 @@ def test_box_lengths_share_one_compilation(count_compilations: Any) -> None:
         (density.knn_density, np.zeros((9, 3), np.float32), {"k": 2}, "at least 3 neighbours"),
         (density.sph_density, np.zeros((9, 3), np.float32), {"k": 1}, "at least 2 neighbours"),
         (density.knn_density, np.zeros((9, 3), np.float32), {"k": 10}, "only 9 particles"),
-        (
-            density.sph_density,
-            np.zeros((9, 3), np.float32),
-            {"k": 4, "kernel": "gauss"},
-            "must be one of 'cubic_spline'",
-        ),
         (density.sph_density, np.zeros((9, 4), np.float32), {"k": 4}, "1 to 3 dimensions, not 4"),
         (
             density.sph_density,

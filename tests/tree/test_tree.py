@@ -248,15 +248,6 @@ def test_data_is_sorted_with_particles_and_must_match() -> None:
             tree.zsort_and_tree(part, data=wrong)
 
 
-@pytest.mark.parametrize("call", [tree.zsort, tree.zsort.jit, tree.zsort_and_tree, tree.build_tree_hierarchy])
-def test_positions_and_boxes_of_the_wrong_kind(call: Any) -> None:
-    for pos, kind in ((np.zeros((5, 3), np.int32), TypeError), (np.zeros(5, np.float32), ValueError)):
-        with pytest.raises(kind, match="positions"):
-            call(pos)
-    with pytest.raises(ValueError, match="boxsize"):
-        call(jnp.zeros((5, 3)), boxsize=[1.0, 2.0])
-
-
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
 def test_bad_traced_box(box: float) -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))

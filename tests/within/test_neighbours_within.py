@@ -187,12 +187,7 @@ def test_digits_of_numbers_above_int32(number: int, digits: list[int]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"radius": 0.1, "nearest_first": 1}, "nearest_first must be True or False, not 1"),
         ({"radius": [0.1, 0.2]}, "one per query"),
-        ({"radius": [0.2, 0.1]}, "radius must be a number, or one per query"),
-        ({"radius": -1.0}, "at least 0"),
-        ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
-        ({"radius": 0.1, "capacity": 2.5}, "capacity must be an integer"),
         ({"radius": 0.1, "queries": np.zeros((3, 2), np.float32)}, "must have the same number of dimensions"),
     ],
 )

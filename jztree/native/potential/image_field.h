@@ -50,8 +50,8 @@ class ImageField {
   // An open space, without images.
   ImageField() : shifts_(1, Shift{}) {}
 
-  // The images of which each pair uses the nearest, if differences of places are below a period. period: of `dims`
-  // dimensions, 0 if places are already those of the nearest images.
+  // The images for pairs that use the nearest one, if differences of places are below a period. period: in `dims`
+  // dimensions, 0 where no other image is nearer.
   static ImageField nearest(const double* period, int dims) {
     ImageField images;
     images.only_nearest_ = true;
