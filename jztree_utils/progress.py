@@ -1,7 +1,7 @@
-"""Progress reports for long tasks: a bar in a terminal, one line in a notebook, occasional lines in a batch log.
+"""Progress reports for long tasks, by tqdm: a bar in a terminal or a notebook, occasional lines in a batch log.
 
 All reports go to standard error, from the first process of a job only, and short tasks report nothing. Standard output
-contains only results. This module needs only the Python standard library.
+contains only results.
 """
 
 import contextlib
@@ -10,20 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
+
+from tqdm import tqdm
 
 __all__ = ["polled", "progress", "waiting"]
 
 _SILENT_SECONDS = 0.5  # shorter tasks report nothing
 _TICK_SECONDS = 0.5  # interval between updates for tasks of unknown length
-_REDRAW_SECONDS = {"terminal": 0.1, "notebook": 0.5}
-# A log gets a line once both the time and the share of the work have passed, or after the longest silence.
-_LOG_SECONDS = 5.0
-_LOG_SHARE = 0.1
-_LOG_PATIENCE_SECONDS = 60.0
-_LEAST_BAR, _MOST_BAR = 10, 30
-_DEFAULT_COLUMNS = 80
+_LOG_SECONDS = 20.0  # least interval between lines of a log
+_LINE = "{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit} in {elapsed}, {remaining} left{postfix}"
 
 
 class Advance(Protocol):
@@ -36,9 +32,8 @@ class Advance(Protocol):
 def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Advance]:
     """Show the progress of the block, which reports each amount of completed work to the function that it receives.
 
-    In a terminal the bar disappears when the block ends; in a notebook or a log a last line gives the duration. An
-    error in the block removes the bar and propagates. You can call the function from any thread, and output errors
-    never stop the task.
+    In a terminal the bar disappears when the block ends; in a notebook or a log the last line remains. You can call the
+    function from any thread, and output errors never stop the task.
 
     Args:
         what: The task, in words such as ``"read snapshot"``.
@@ -57,17 +52,21 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
         ...         advance(100)
     """
     stream = sys.stderr
-    shown = total > 0 and not quiet and stream is not None and _is_first_process()
-    if not shown:
+    if total < 1 or quiet or stream is None or not _is_first_process():
         yield lambda done, where="": None
         return
-    display = _Display(what, total, unit, stream)
-    well = False
+    bar, lock = _bar(what, total, unit, stream), threading.Lock()
+
+    def advance(done: int, where: str = "") -> None:
+        with lock, _ignored_output_errors():
+            bar.set_postfix_str(where, refresh=False)
+            bar.update(min(done, total - bar.n))
+
     try:
-        yield display.advance
-        well = True
+        yield advance
     finally:
-        display.end(well)
+        with _ignored_output_errors():
+            bar.close()
 
 
 @contextmanager
@@ -90,14 +89,23 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or stream is None or not _is_first_process() or _kind(stream) != "terminal":
         yield
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_tick, args=(what, stream, ended), daemon=True)
-    thread.start()
+    options: dict[str, Any] = {
+        "mininterval": 0,
+        "miniters": 0,
+        "delay": 1e-3,
+    }  # without a delay, tqdm shows the time at once
+    line: tqdm[Any] = tqdm(desc=what, bar_format="{desc}: {elapsed}", leave=False, file=stream, **options)
+
+    def show() -> None:
+        with _ignored_output_errors():
+            line.update(0)
+
     try:
-        yield
+        with _repeated(show):
+            yield
     finally:
-        ended.set()
-        thread.join()
+        with _ignored_output_errors():
+            line.close()
 
 
 @contextmanager
@@ -115,17 +123,27 @@ def polled(done: Callable[[], int], advance: Callable[[int], None]) -> Iterator[
         >>> with progress("add numbers", 1000, "numbers") as advance, polled(lambda: len(numbers), advance):
         ...     numbers.extend(range(1000))
     """
-    ended, told = threading.Event(), 0
+    reported = 0
 
-    def tell() -> None:
-        nonlocal told
+    def report() -> None:
+        nonlocal reported
         now = done()
-        advance(now - told)
-        told = now
+        advance(now - reported)
+        reported = now
+
+    with _repeated(report):
+        yield
+    report()
+
+
+@contextmanager
+def _repeated(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function from a thread twice a second while the block runs."""
+    ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(_TICK_SECONDS):
-            tell()
+            call()
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
@@ -134,89 +152,35 @@ def polled(done: Callable[[], int], advance: Callable[[int], None]) -> Iterator[
     finally:
         ended.set()
         thread.join()
-    tell()
 
 
-def _tick(task: str, stream: TextIO, ended: threading.Event) -> None:
-    """Write the elapsed time repeatedly until the task has ended."""
-    start, length = monotonic(), 0
-    # The stream may be closed.
-    with contextlib.suppress(OSError, ValueError):
-        while not ended.wait(_TICK_SECONDS):
-            length = _columns(stream) - 1  # also covers the line of an enclosing `progress`
-            line = f"{task}: {_duration(monotonic() - start)}"[:length]
-            stream.write(f"\r{line:<{length}}")
-            stream.flush()
-        if length:
-            stream.write(f"\r{' ' * length}\r")
-            stream.flush()
+def _bar(what: str, total: int, unit: str, stream: TextIO) -> "tqdm[Any]":
+    kind = _kind(stream)
+    options: dict[str, Any] = {"total": total, "desc": what, "unit": f" {unit}", "unit_scale": total > 1000}
+    options |= {"file": stream, "delay": _SILENT_SECONDS}
+    if kind == "log":
+        return _Log(bar_format=_LINE, mininterval=_LOG_SECONDS, miniters=1, **options)
+    return tqdm(dynamic_ncols=True, leave=kind == "notebook", **options)
+
+
+class _Log(tqdm):
+    """A bar that writes each report on a separate line."""
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        # `close` has set `disable`, and ends the line.
+        self.fp.write(f"{self}" if self.disable else f"{self}\n")
+        self.fp.flush()
+
+
+def _ignored_output_errors() -> contextlib.AbstractContextManager[None]:
+    """The stream may be closed."""
+    return contextlib.suppress(OSError, ValueError)
 
 
 def _is_first_process() -> bool:
     """Return whether this is the first or only process of its job, without importing JAX."""
     jax = sys.modules.get("jax")
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
-
-
-class _Display:
-    """The state of the work and of its reports."""
-
-    def __init__(self, task: str, total: int, unit: str, stream: TextIO) -> None:
-        self.what, self.total, self.unit, self.stream = task, total, unit, stream
-        self.kind = _kind(stream)
-        self.done, self.where = 0, ""
-        self.start = monotonic()
-        # The last report: its time, the completed work, and the length of the line; 0 for no line.
-        self.told_at, self.told_done, self.told_length = self.start, 0, 0
-        self.lock = threading.Lock()
-
-    def advance(self, done: int, where: str = "") -> None:
-        with self.lock:
-            self.done, self.where = min(self.done + done, self.total), where
-            now = monotonic()
-            if self._is_due(now):
-                self._tell(now)
-
-    def end(self, well: bool) -> None:
-        with self.lock:
-            if not self.told_length:
-                return
-            seconds = monotonic() - self.start
-            last = f"{self.what}: {self.done:,} {self.unit} in {_duration(seconds)}"
-            if self.kind == "terminal":
-                self._write(f"\r{' ' * self.told_length}\r")
-            elif self.kind == "notebook":
-                self._write(f"\r{last:<{self.told_length}}\n" if well else "\n")
-            elif well:
-                self._write(f"{last}\n")
-
-    def _is_due(self, now: float) -> bool:
-        if now - self.start < _SILENT_SECONDS:
-            return False
-        since = now - self.told_at
-        if self.kind == "log":
-            more = self.done - self.told_done >= _LOG_SHARE * self.total
-            return since >= _LOG_PATIENCE_SECONDS or (more and since >= _LOG_SECONDS)
-        return not self.told_length or since >= _REDRAW_SECONDS[self.kind]
-
-    def _tell(self, now: float) -> None:
-        share = self.done / self.total
-        left = f", {_duration((now - self.start) * (1 / share - 1))} left" if 0 < share < 1 else ""
-        line = f"{self.what}: {share:.0%}, {self.done:,} of {self.total:,} {self.unit}{left}"
-        line += f", {self.where}" if self.where else ""
-        if self.kind == "log":
-            self._write(f"{line}\n")
-        else:
-            # A wrapped line could not be overwritten.
-            line = _with_bar(line, share, _columns(self.stream) - 1)
-            self._write(f"\r{line:<{self.told_length}}")
-        self.told_at, self.told_done, self.told_length = now, self.done, len(line)
-
-    def _write(self, text: str) -> None:
-        # The stream may be closed.
-        with contextlib.suppress(OSError, ValueError):
-            self.stream.write(text)
-            self.stream.flush()
 
 
 def _kind(stream: TextIO) -> str:
@@ -227,31 +191,3 @@ def _kind(stream: TextIO) -> str:
         if stream.isatty() and os.environ.get("TERM") != "dumb":
             return "terminal"
     return "log"
-
-
-def _with_bar(line: str, share: float, columns: int) -> str:
-    """Return a bar and ``line`` if both fit into this number of columns, otherwise as much of the line as fits."""
-    width = min(columns - len(line) - len("[] "), _MOST_BAR)
-    if width < _LEAST_BAR:
-        return line[:columns]
-    full = int(share * width)
-    return f"[{'#' * full}{'.' * (width - full)}] {line}"
-
-
-def _columns(stream: TextIO) -> int:
-    """Return the number of characters per line; a terminal may be resized at any time."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
-    return _DEFAULT_COLUMNS
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in the usual form, such as ``8.2 s``, ``3 min 20 s`` or ``2 h 5 min``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
