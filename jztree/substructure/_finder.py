@@ -128,7 +128,7 @@ def subhaloes(
         softening: A length in the unit of the positions. Pairs have the Plummer potential
             ``-G m / sqrt(r**2 + softening**2)``.
         boxsize: The box that the groups were found in; None means open. Subhaloes wider than half the box have no
-            unique centre of mass.
+            unique centre of mass, and candidates in phase space of such groups depend on their first particle.
         hubble: The Hubble constant at the time of the particles, in velocity per physical length, such as 100 E(z) for
             km/s and Mpc/h. The default 0 means no expansion.
         scale_factor: The scale factor of the universe, if positions are comoving.
