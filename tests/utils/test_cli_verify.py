@@ -39,18 +39,74 @@ def changed(path: Path, folder: Path, name: str, change: Callable[[np.ndarray], 
     return copy
 
 
-def test_catalogue_with_spheres_passes_and_planted_errors_are_found(
-    with_spheres: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["verify", str(with_spheres), "sample", "--samples", "20", "--json"]) == 0
+def test_catalogue_with_properties_passes(with_spheres: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(with_spheres), "sample", "--samples", "3", "--json"]) == 0
     checks = json.loads(capsys.readouterr().out)["checks"]
     spheres = {f"spheres {name}" for name in ("2500c", "500c", "200c", "200m", "vir")}
-    assert {check["content"] for check in checks} == {"members", "group labels", "catalogue", *spheres}
+    properties = {"densest particles", "particles of lowest potential", "principal axes", "principal axes 200c"}
+    properties |= {"properties of spheres 200c", "spins", "concentrations"}
+    expected = {"members", "group labels", "catalogue", *spheres, *properties}
+    assert {check["content"] for check in checks} == expected
     assert not any(check["faults"] for check in checks)
-    for name, sphere in (("m200c", "200c"), ("rvir", "vir")):
-        result = changed(with_spheres, tmp_path, f"Groups/{name}", lambda rows: rows.__imul__(1.001))
-        assert cli.main(["verify", str(result), "sample", "--samples", "20"]) == 2
-        assert f"its spheres {sphere} have faults" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def with_properties(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a catalogue with all properties, and its snapshot of dark matter, stars that are attached, and gas."""
+    folder, random = tmp_path_factory.mktemp("properties"), np.random.default_rng(4)
+    sizes, units = {0: 40, 1: 120, 4: 40}, {"Length_in_cm": 3e24, "Mass_in_g": 2e43, "Velocity_in_cm_per_s": 1e5}
+    with h5py.File(folder / "snap.hdf5", "w") as file:
+        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
+        header = {"BoxSize": 10.0, "NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts, "NumPart_Total": counts}
+        header |= {"Time": 0.5, "Redshift": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7, "HubbleParam": 0.7}
+        header |= {"MassTable": np.zeros(6)} | {f"Unit{name}": value for name, value in units.items()}
+        file.create_group("Header").attrs.update(header)
+        for ptype, num in sizes.items():
+            group = file.create_group(f"PartType{ptype}")
+            pos = random.random((2, 3))[random.integers(2, size=num)] * 10 + random.normal(0, 0.15, (num, 3))
+            group["Coordinates"] = (pos % 10).astype(np.float32)
+            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
+            group["Masses"] = random.uniform(250, 500, num).astype(np.float32)
+            group["ParticleIDs"] = random.permutation(num) + 10_000 * ptype
+    options = ["--properties", "--attach", "4", "--rlink", "0.3", "--overdensity", "100m"]
+    assert cli.main(["fof", str(folder / "snap.hdf5"), "-o", str(folder / "halos.hdf5"), *options, "-q"]) == 0
+    return folder / "halos.hdf5", folder / "snap.hdf5"
+
+
+def test_an_error_in_each_column_is_found_by_the_check_of_its_column(
+    with_properties: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalogue, snapshot = map(str, with_properties)
+    assert cli.main(["verify", catalogue, snapshot, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["not_checked"] == ""
+    check_of = {column: check["content"] for check in summary["checks"] for column in check["columns"]}
+    with h5py.File(catalogue) as file:
+        columns = set(file["Groups"])
+    check_of["mass_by_type"] = "types"
+    assert columns == {*check_of, "count_by_type"}
+    for name in columns - {"count", "count_by_type", "offset"}:  # reading compares these with the members
+        result = changed(with_properties[0], tmp_path, f"Groups/{name}", plant)
+        assert cli.main(["verify", str(result), snapshot, "-q"]) == 2
+        assert check_of[name] in capsys.readouterr().err, name
+
+
+def test_columns_without_a_check_are_named(
+    with_properties: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = changed(with_properties[0], tmp_path, "Groups/mass", lambda rows: None)
+    with h5py.File(copy, "a") as file:
+        column = file.create_dataset("Groups/colour", data=np.zeros(len(file["Groups/mass"])))
+        column.attrs.update(kind="1", description="colour")
+    assert cli.main(["verify", str(copy), str(with_properties[1]), "--samples", "1"]) == 0
+    assert capsys.readouterr().out.endswith("\nnot checked: colour\n")
+
+
+def plant(rows: np.ndarray) -> None:
+    """Change one value of the first row by a thousandth, or by 1; the largest one, because others may be 0."""
+    row = rows[0].reshape(-1) if rows.ndim > 1 else rows[:1]
+    largest = np.argmax(np.abs(row))
+    row[largest] = row[largest] + 1 if rows.dtype.kind in "iu" else 1.001 * row[largest]
 
 
 @pytest.fixture(scope="module")

@@ -266,3 +266,50 @@ def test_no_particles_or_one_pass(n: int) -> None:
     verify.counts_within(few, 1.0, jz.count_within(few, 1.0)).raise_if_wrong()
     verify.spanning_tree(few, jz.spanning_tree(few)).raise_if_wrong()
     verify.catalogue(*jz.friends_of_friends(few, 1.0, npart_min=1)).raise_if_wrong()
+
+
+def test_columns_of_a_light_cone_pass_and_are_named_without_their_properties() -> None:
+    random = np.random.default_rng(0)
+    part = jz.data.ParticleData(pos=random.random((N, 2), np.float32), vel=random.random((N, 2), np.float32))
+    grouped, cata = jz.friends_of_friends(part, 0.01, npart_min=3)
+    assert not verify.catalogue(grouped, cata).notes
+    moving = replace(cata, v_rad=np.zeros(len(cata.count)))
+    assert "v_rad were not checked, because the particles lack" in str(verify.catalogue(grouped, moving))
+
+
+def test_particles_that_are_not_densest_or_lowest_are_found() -> None:
+    random = np.random.default_rng(0)
+    pos = random.normal(0.5, 0.04, (300, 3)).astype(np.float32)
+    grouped, cata = jz.friends_of_friends(pos, 0.3, boxsize=1.0, npart_min=20)
+    density = np.asarray(jz.knn_density(grouped, 8, boxsize=1.0))
+    densest = jz.halos.densest_particle(grouped, cata, density)
+    assert verify.densest_particle(grouped, cata, densest.part, densest.density, 8, boxsize=1.0).passed
+    second = np.argsort(density)[-2]
+    result = verify.densest_particle(
+        grouped, cata, np.asarray(grouped)[second][None], [density[second]], 8, boxsize=1.0
+    )
+    assert "above that of its densest" in result.faults[0]
+    lowest = jz.halos.lowest_potential_particle(grouped, cata, boxsize=1.0)
+    assert verify.lowest_potential_particle(grouped, cata, lowest.part, boxsize=1.0).passed
+    result = verify.lowest_potential_particle(grouped, cata, np.asarray(grouped)[second][None], boxsize=1.0)
+    assert "below that of its centre" in result.faults[0]
+    result = verify.lowest_potential_particle(grouped, cata, np.full((1, 3), 0.123), boxsize=1.0)
+    assert "has no particle at" in result.faults[0]
+
+
+def test_spheres_that_do_not_fit_the_box_pass() -> None:
+    random = np.random.default_rng(0)
+    part = jz.data.ParticleData(
+        pos=random.random((400, 3), np.float32), mass=np.ones(400, np.float32), vel=random.random((400, 3), np.float32)
+    )
+    centres, density = np.append(part.pos[:20], part.pos[:1] + 30, axis=0), 390.0
+    sphere = jz.spherical_overdensity(part, density, queries=centres, boxsize=1.0, gravity=2.0)
+    assert np.isnan(sphere.radius).any()
+    assert (sphere.radius == 0).any()
+    peak = {"vmax": sphere.vmax, "rmax": sphere.rmax, "gravity": 2.0}
+    verify.spheres(part, density, sphere.radius, sphere.mass, queries=centres, boxsize=1.0, **peak).raise_if_wrong()
+    inside = jz.sphere_properties(part, np.asarray(sphere.radius), queries=centres, boxsize=1.0)
+    options = {"queries": centres, "boxsize": 1.0}
+    verify.sphere_properties(part, sphere.radius, inside, **options).raise_if_wrong()
+    radius = np.where(np.isnan(sphere.radius), 0, sphere.radius)
+    assert "but its radius is 0.0" in str(verify.sphere_properties(part, radius, inside, **options))

@@ -143,9 +143,11 @@ examples:
   jztree view snapdir_099 --type 4 --particles 100000 -o stars.html
 """
 VERIFY_EPILOG = """\
-Rows are chosen at random and computed again in float64 NumPy: groups from distances to all particles, masses, centres,
-radii and velocities from the members, spheres from all matter, and lists of neighbours. Each line has the number of
-checked rows and the probability that their sample misses an error. The exit status is 2 if a row is wrong.
+Rows are chosen at random and computed again in float64 NumPy: groups from distances to all particles; masses, centres,
+radii, shapes and motions from the members; spheres, circular velocities and the other properties of --properties from
+all matter; and lists of neighbours. Each line has the number of checked rows and the probability that their sample
+misses an error. The last line names the columns that were not checked, such as the subhaloes. The exit status is 2
+if a row is wrong.
 
 examples:
   jztree verify halos.hdf5 snapdir_099

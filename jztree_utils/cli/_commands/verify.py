@@ -13,13 +13,12 @@ import numpy as np
 from jztree.data import ParticleData
 
 from ... import io, verify
-from .._particles.known_properties import comoving_densities
 from .._particles.reading import Source, open_matter, open_types
-from .._particles.spheres import is_sphere, sphere_densities
 from .._report import print_json, say, stage, take_seconds
 from .argument_checks import check_arguments, particle_types
 from .drawn import catalogue_of
 from .snapshots import complete_header, read_options, snapshot_path
+from .verify_properties import Properties, unchecked
 
 
 def run_verify(args: Namespace) -> None:
@@ -48,11 +47,16 @@ def run_verify(args: Namespace) -> None:
     for check in checks:
         done.append(check)
         say(f"\n{check}")
+    columns = [column for check in done for column in check.columns]
+    missing = unchecked(content, columns) if content is not None else ""
+    if missing:
+        say(f"\n{missing}")
     if args.json:
         print_json(
             {
                 "result": result,
                 "checks": [vars(check) | {"missed": check.probability_missed()} for check in done],
+                "not_checked": missing,
                 "seconds": take_seconds(),
             }
         )
@@ -85,7 +89,8 @@ def _groups(
             f"{args.input[0]} lacks the identifiers of its members or its linking length; give a catalogue of "
             "jztree fof without --no-ids."
         )
-    if header.unit_length_in_cm is not None:
+    is_converted = header.unit_length_in_cm is not None and content.header.h_free != header.h_free
+    if is_converted:
         content = io.convert_h(content, header.h_free)
     made_with = json.loads(info.made_with or "{}")
     snapshots = [snapshot, *open_types(replace(source, attach=_attached_types(content, source, made_with)))[1:]]
@@ -112,7 +117,9 @@ def _groups(
         yield _types(content.by_type, count, types, columns.get("mass"))
     cata = replace(cata, offset=np.cumsum(count) - count)
     yield verify.catalogue(ParticleData(**columns, num=len(rows)), cata, **options)
-    yield from _spheres(args, content, parts, snapshots, source)
+    if content.extra:
+        checked = _properties(args, content, parts, rows, snapshots, source)
+        yield from replace(checked, is_converted=is_converted).checks()
 
 
 def _attached_types(
@@ -172,30 +179,24 @@ def _rows_of(ids: np.ndarray, parts: Sequence[ParticleData]) -> tuple[np.ndarray
     return rows, ()
 
 
-def _spheres(
+def _properties(
     args: Namespace,
     content: io.CatalogueContent,
     parts: Sequence[ParticleData],
+    rows: np.ndarray,
     snapshots: list[io.Snapshot],
     source: Source,
-) -> Iterator[verify.Verification]:
-    """Check the spheres of a catalogue that was made with --properties."""
-    names = [name[1:] for name in content.extra if is_sphere(name)]
-    if not names:
-        return
+) -> Properties:
+    """Return the properties of groups with the particles to compute them from; ``rows`` are the members."""
     matter = json.loads(content.info.made_with or "{}").get("matter", "all")
     others = open_matter(replace(source, matter=particle_types("--matter", matter)), snapshots).snapshots
-    everything = ParticleData(**_joined([*parts, *map(_read, others)]))
-    header = snapshots[0].header
-    densities = comoving_densities(header, [one.ptype for one in (*snapshots, *others)])
-    for name, density in sphere_densities(header, names, densities):
-        check = verify.spheres(
-            everything,
-            density,
-            content.extra[f"r{name}"].values,
-            content.extra[f"m{name}"].values,
-            queries=content.extra["centre_pos"].values,
-            boxsize=header.boxsize or None,
-            samples=args.samples or 50,
-        )
-        yield replace(check, content=f"spheres {name}")
+    columns = _joined(parts)
+    order = np.concatenate([rows, np.setdiff1d(np.arange(len(columns["pos"])), rows)])
+    return Properties(
+        args,
+        content,
+        ParticleData(**{name: column[order] for name, column in columns.items()}, num=len(order)),
+        ParticleData(**_joined([*parts, *map(_read, others)])),
+        snapshots[0].header,
+        [snapshot.ptype for snapshot in (*snapshots, *others)],
+    )

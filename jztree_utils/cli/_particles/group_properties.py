@@ -18,7 +18,7 @@ from jztree.data import FofCatalogue, ParticleData, Pos
 from jztree.density import knn_density
 from jztree.overdensity import SphereProperties, sphere_properties, spherical_overdensity
 
-from .spheres import PEAK_WITHIN, PROPERTIES_OF, threshold_in_words
+from .spheres import PROPERTIES_OF, peak_within, threshold_in_words
 from .subhalo_search import SubhaloOptions
 
 NEIGHBOURS = 32  # number of neighbours in the density estimate that selects the densest particle
@@ -66,8 +66,7 @@ class GroupOptions:
     @property
     def peak_within(self) -> str | None:
         """The sphere that limits the search for the largest circular velocity; None without spheres."""
-        names = dict(self.densities)
-        return PEAK_WITHIN if PEAK_WITHIN in names else min(names, key=lambda name: names[name], default=None)
+        return peak_within(dict(self.densities))
 
 
 def group_properties(

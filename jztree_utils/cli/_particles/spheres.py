@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ... import io
 
 PROPERTIES_OF = "200c"  # the sphere for which spin, motion and shape are computed
-PEAK_WITHIN = "200m"  # the sphere that limits the search for the largest circular velocity
+PEAK_WITHIN = "200m"  # the sphere of `peak_within`, unless it is left out
 _NAME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _FLAT = 1e-3  # smaller curvature counts as zero: some headers leave radiation out
 
@@ -33,6 +33,11 @@ def sphere_densities(
         if times is not None and of in densities:
             result.append((name, times * densities[of]))
     return tuple(result)
+
+
+def peak_within(densities: Mapping[str, float]) -> str | None:
+    """Return the sphere that limits the search for the largest circular velocity; None without spheres."""
+    return PEAK_WITHIN if PEAK_WITHIN in densities else min(densities, key=lambda name: densities[name], default=None)
 
 
 def virial_overdensity(header: io.SnapshotHeader) -> float | None:
