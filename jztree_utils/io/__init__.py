@@ -50,7 +50,7 @@ from ._files import unreadable as unreadable
 from ._files_of_snapshot import base_name as base_name
 from ._files_of_snapshot import number_in_name as number_in_name
 from ._gadget_catalogue import write_parameters as write_parameters
-from ._group_numbers import group_number_columns, group_number_parameters
+from ._group_numbers import group_number_columns, group_number_parameters, number_subhaloes
 from ._hdf5_columns import read_all as read_all
 from ._header import SnapshotHeader, unit_name
 from ._made_with import read_made_with
@@ -121,6 +121,7 @@ __all__ = [
     "member_rows",
     "names_of_files",
     "num_of_each_rank",
+    "number_subhaloes",
     "open_snapshot",
     "order_by_binding",
     "order_with_subhaloes",

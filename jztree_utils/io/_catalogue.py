@@ -143,8 +143,8 @@ def write_catalogue(
         extra: Further columns by name, with one row per group of ``cata`` in its order.
         by_type: Particles of each type in each group, if there are several types.
         subhaloes: Columns of the subhaloes by name, with one row per subhalo in the order of the groups, the central
-            first; the layouts "native" and "gadget4" (``fof_subhalo_tab_000.hdf5``) hold them. ``group``, ``count`` and
-            ``pos`` are required. ``ids`` must then be in the order of `order_by_binding`.
+            first. ``group``, ``count`` and ``pos`` are required. ``ids`` must then be in the order of
+            `order_by_binding`. The rows of "soap" are then subhaloes, like in SOAP's catalogues.
 
     Raises:
         OutputError: If the file cannot be written.
@@ -159,16 +159,11 @@ def write_catalogue(
         by_type=by_type,
         subhaloes=subhaloes,
     )
-    if subhaloes is not None and layout not in ("native", "gadget4"):
-        raise ValueError(f"The layout {layout} has no subhaloes; choose the layout native or gadget4.")
     write_catalogue_content(path, content, layout)
 
 
 def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
-    """Write a result of `read_catalogue_content`, in any layout. Raises the same errors as `write_catalogue`.
-
-    The layouts "swift" and "soap" leave out the subhaloes.
-    """
+    """Write a result of `read_catalogue_content`, in any layout. Raises the same errors as `write_catalogue`."""
     check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     check_forms(content.catalogue)
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())

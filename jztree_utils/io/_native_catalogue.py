@@ -6,6 +6,7 @@ column, under the same name; for several types also ``count_by_type`` and ``mass
 identifiers, if known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
 """
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     for name, column in columns.items():
         write_column(groups, name, column, content.header, content.ndim)
     write_members(file, content, content.ids)
-    _subhaloes.write_native(file, content)
+    _subhaloes.write_table(file, content, functools.partial(write_column, ndim=content.ndim))
 
 
 def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
@@ -113,4 +114,4 @@ def read(path: Path) -> CatalogueContent:
         info = CatalogueInfo(**read_made(file), header=read_header_group(file))
     columns, by_type = split_types(path, read_columns([path], "Groups", column_kinds(), {}))
     content = build_content(columns, read_ids([path], MEMBERS, columns["count"].values), info, by_type)
-    return replace(content, subhaloes=_subhaloes.read_native(path))
+    return replace(content, subhaloes=_subhaloes.read_table([path]))

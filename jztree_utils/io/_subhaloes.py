@@ -1,4 +1,4 @@
-"""Subhaloes in catalogues: their columns, validation, and the groups ``Subhalo`` (Gadget-4) and ``Subhaloes`` (native).
+"""Subhaloes in catalogues: their columns, validation, and the groups ``Subhalo`` (Gadget-4) and ``Subhaloes`` (others).
 
 A table of subhaloes is a mapping from names to `Column`, with one row per subhalo. The rows are in the order of the
 groups, and the central is the first subhalo of its group. Members are in the same order: in each group, those of its
@@ -12,7 +12,7 @@ link to ``SubhaloGroupNr``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import h5py
 import numpy as np
 
-from ._catalogue_content import NUMBERS, Column, fitting_integer, read_columns, write_column
+from ._catalogue_content import NUMBERS, Column, fitting_integer, member_rows, read_columns, write_column
 from ._errors import SnapshotError
 from ._files import PathLike, open_hdf5
 
 if TYPE_CHECKING:
     from ._catalogue_content import CatalogueContent
 
-_NATIVE, _GADGET = "Subhaloes", "Subhalo"
+_OWN_TABLE, _GADGET = "Subhaloes", "Subhalo"
 # The name in Gadget-4's layout, and the kind, of each column with a name there.
 _KNOWN = {
     "group": ("SubhaloGroupNr", "1"),
@@ -123,17 +123,26 @@ def order_by_binding(group: np.ndarray, subhalo: np.ndarray, energy: np.ndarray)
     return np.lexsort((energy, *keys))
 
 
-def write_native(file: h5py.File, content: CatalogueContent) -> None:
-    """Write the subhaloes of a catalogue, if there are any, to a file in the layout of this library."""
+def write_table(
+    file: h5py.File, content: CatalogueContent, write: Callable[..., None], group: str = _OWN_TABLE
+) -> None:
+    """Write the subhaloes of a catalogue, if there are any, under the names of this library.
+
+    Args:
+        file: The file.
+        content: The catalogue.
+        write: Function of group, name, column and header that writes a column.
+        group: The group of the table.
+    """
     if content.subhaloes is not None:
-        rows = file.create_group(_NATIVE)
+        rows = file.require_group(group)
         for name, column in content.subhaloes.items():
-            write_column(rows, name, column, content.header, content.ndim)
+            write(rows, name, column, content.header)
 
 
-def read_native(path: Path) -> dict[str, Column] | None:
-    """Read the subhaloes that `write_native` has written, or None."""
-    return _read([path], _NATIVE, {name: name for name in _KNOWN}, None)
+def read_table(paths: Sequence[Path], ndim: int | None = None, group: str = _OWN_TABLE) -> dict[str, Column] | None:
+    """Read the subhaloes that `write_table` has written, or None."""
+    return _read(paths, group, {name: name for name in _KNOWN}, ndim)
 
 
 def write_gadget4(file: h5py.File, content: CatalogueContent, by_type: np.ndarray) -> int:
@@ -163,7 +172,7 @@ def write_gadget4(file: h5py.File, content: CatalogueContent, by_type: np.ndarra
         parent = np.asarray(columns["parent"].values, np.int64)
         above = np.where(parent < 0, 0, parent - first[group])
         stored[_PARENT_RANK] = Column(above.astype(np.int32), "1", "rank of the parent in the group, 0 for the central")
-    counts = _counts_by_type(content)
+    counts = counts_by_type(content)
     if counts is not None:
         before = np.cumsum(counts, axis=0) - counts
         start = by_type[group] + before - before[first[group]]
@@ -181,7 +190,23 @@ def with_gadget4_names(subhaloes: Mapping[str, Column]) -> dict[str, Column]:
     return {_KNOWN[name][0] if name in _KNOWN else name: subhaloes[name] for name in subhaloes if name != "parent"}
 
 
-def _counts_by_type(content: CatalogueContent) -> np.ndarray | None:
+def members_of_subhaloes(subhaloes: Mapping[str, Column], counts: np.ndarray) -> np.ndarray:
+    """Return the subhalo of each member of the groups, in the order of the members; -1 for none.
+
+    Args:
+        subhaloes: The columns, see `check_subhaloes`.
+        counts: ``(g,)``, the number of particles of each group.
+    """
+    group, count = (np.asarray(subhaloes[name].values, np.int64) for name in ("group", "count"))
+    first, _ = first_subhaloes(group, len(counts))
+    before = np.cumsum(count) - count
+    start = (np.cumsum(counts) - counts)[group] + before - before[first[group]]
+    subhalo = np.full(int(counts.sum()), -1)
+    subhalo[member_rows(count, start)] = np.repeat(np.arange(len(group)), count)
+    return subhalo
+
+
+def counts_by_type(content: CatalogueContent) -> np.ndarray | None:
     """Return the particles of each type of each subhalo, ``(s, 6)`` int64, or None if they are unknown."""
     assert content.subhaloes is not None
     if "count_by_type" in content.subhaloes:

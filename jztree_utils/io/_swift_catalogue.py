@@ -3,7 +3,8 @@
 The format: https://swift.strw.leidenuniv.nl/docs/Snapshots/index.html and .../FriendsOfFriends/index.html (Schaller et
 al. 2024, MNRAS 530, 2378). ``Groups`` has ``Sizes``, ``Masses``, ``Centres`` and ``GroupIDs``, which count from 1;
 properties that SWIFT does not have keep their own names. Units are free of h, and are attributes of each dataset.
-Identifiers of members, which SWIFT writes to the snapshot only, are in ``Members/id``, like in the native layout.
+Identifiers of members, which SWIFT writes to the snapshot only, are in ``Members/id``, and subhaloes in ``Subhaloes``,
+like in the native layout.
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ import h5py
 import numpy as np
 
 from .._constants import HUBBLE
-from . import _native_catalogue
+from . import _native_catalogue, _subhaloes
 from ._attributes import text_attribute, whole_number
 from ._catalogue_content import (
     CatalogueContent,
@@ -74,6 +75,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
         write_dataset(groups, name, column, header)
     write_frame(file, content, len(count), "FOF")
     write_members(file, content, content.ids_by_group)
+    _subhaloes.write_table(file, content, write_dataset)
 
 
 def write_frame(file: h5py.File, content: CatalogueContent, ngroups: int, kind: str) -> None:
@@ -240,7 +242,8 @@ def read(path: Path) -> CatalogueContent:
         raise SnapshotError(
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(columns, read_ids(paths, _native_catalogue.MEMBERS, columns["count"].values), info, by_type)
+    ids = read_ids(paths, _native_catalogue.MEMBERS, columns["count"].values)
+    return replace(build_content(columns, ids, info, by_type), subhaloes=_subhaloes.read_table(paths, 3))
 
 
 def read_info(file: h5py.File, header: SnapshotHeader) -> CatalogueInfo:

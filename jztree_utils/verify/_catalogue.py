@@ -108,8 +108,8 @@ def properties(
     """Yield the properties of a set of particles.
 
     Args:
-        points: The positions of all particles.
-        part: The particles.
+        points: All particles.
+        part: Their properties.
         rows: The set, a slice or an array.
         means: Names of further columns.
         origin: The place whose nearest images count; None means the first particle.
@@ -137,12 +137,12 @@ def properties(
         if points.dims > 1:
             rotation = shares @ _vector_products(offsets, vel - mean)
             yield Property("angular_momentum", "angular momentum", rotation, points.scale * fastest)
-    further = {name: getattr(part, name) for name in means}
+    columns = {name: getattr(part, name) for name in means}
     if (zplus1 := getattr(part, "zplus1", None)) is not None:
-        further["scale_factor"] = 1 / np.asarray(zplus1, np.float64)
+        columns["scale_factor"] = 1 / np.asarray(zplus1, np.float64)
     if (column := getattr(part, "v_rad", None)) is not None:
-        further["v_rad"] = column
-    for name, column in further.items():
+        columns["v_rad"] = column
+    for name, column in columns.items():
         values = np.asarray(column, np.float64)[rows]
         yield Property(name, f"mean {name}", shares @ values, float(np.abs(values).max()))
 

@@ -13,7 +13,7 @@ from ._catalogue import rows_of_groups, weights_of
 from ._points import Points, Verification, column_of, one_length, sample_rows
 
 _PAIRS = 50_000_000  # pairs of particles that a comparison of members computes by default
-_FEWEST = 10  # members of a group whose densities or potentials are compared, whatever their cost
+_FEWEST = 10  # members of a group whose densities or potentials are compared at any cost
 _ROUNDED = 64  # tolerance of results of several steps, in units of the last digit
 _PEAK, _MOST_PEAKED = (
     2.162581587064612,
@@ -56,20 +56,20 @@ def densest_particle(
     reported, weight = column_of(density, "density", (None,)), weights_of(grouped, len(points))
     unit = math.pi ** (points.dims / 2) / math.gamma(points.dims / 2 + 1)
 
-    def densities(members: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return the densities of chosen members, whose neighbours are near their group."""
+    def densities(members: np.ndarray, particles: np.ndarray) -> np.ndarray:
+        """Return the densities of particles of a group, whose neighbours are candidates near the group."""
         away = points.distances(points.pos[members[0]])
         nearest = float(np.partition(away, k - 1)[k - 1])
-        near = np.flatnonzero(away <= (2 * away[members].max() + nearest) * (1 + 1e-9))
-        result = np.empty(len(chosen))
-        for place, row in enumerate(chosen):
-            distance = points.distances(points.pos[row], near)
-            distance[near == row] = -1  # a particle is its own first neighbour
+        candidates = np.flatnonzero(away <= (2 * away[members].max() + nearest) * (1 + 1e-9))
+        result = np.empty(len(particles))
+        for place, row in enumerate(particles):
+            distance = points.distances(points.pos[row], candidates)
+            distance[candidates == row] = -1  # a particle is its own first neighbour
             order = np.argpartition(distance, k - 1)[:k]
             order = order[np.argsort(distance[order])]
             volume = unit * distance[order[-1]] ** points.dims
             with np.errstate(divide="ignore", invalid="ignore"):
-                result[place] = weight[near[order[1:-1]]].sum() / volume
+                result[place] = weight[candidates[order[1:-1]]].sum() / volume
         return result
 
     tolerance = _ROUNDED * np.finfo(reported.dtype).eps
@@ -117,12 +117,12 @@ def lowest_potential_particle(
     points, length = Points(grouped, boxsize), one_length(softening, "softening")
     weight = weights_of(grouped, len(points))
 
-    def potentials(members: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
-        offsets = points.offsets(points.pos[chosen[0]], members)
+    def potentials(members: np.ndarray, particles: np.ndarray) -> np.ndarray | None:
+        offsets = points.offsets(points.pos[particles[0]], members)
         if ((points.box > 0) & (np.ptp(offsets, axis=0) >= points.box / 2)).any():
             return None  # the search is defined for groups that are smaller than half the box
-        result = np.empty(len(chosen))
-        for place, row in enumerate(chosen):
+        result = np.empty(len(particles))
+        for place, row in enumerate(particles):
             distance = np.hypot(points.distances(points.pos[row], members), length)
             distance[(members == row) | (distance == 0)] = np.inf
             result[place] = -(weight[members] / distance).sum()
@@ -147,8 +147,8 @@ def _compare(
         cata: The catalogue.
         pos: Positions of the reported particles.
         content: The checked result, in words.
-        rules: A function that returns a quantity of chosen members, or None if it is not defined; and one that returns
-            the fault of its values, of which the first belongs to the reported particle.
+        rules: A function that returns a quantity of some members, or None if it is not defined; and a function that
+            returns the fault of its values. The first value belongs to the reported particle.
         samples: Number of groups.
         seed: Seed of the sample.
     """
@@ -167,8 +167,8 @@ def _compare(
         if not away.min() <= points.margin(points.scale, places.dtype):
             wrong.append(f"group {group} has no particle at {places[group].tolist()}")
             continue
-        most = max(_PAIRS // (len(sample) * len(members)), _FEWEST)
-        rivals = members if len(members) <= most else random.choice(members, most, replace=False)
+        limit = max(_PAIRS // (len(sample) * len(members)), _FEWEST)
+        rivals = members if len(members) <= limit else random.choice(members, limit, replace=False)
         values = evaluate(members, np.append(row, rivals))
         if values is None:
             continue

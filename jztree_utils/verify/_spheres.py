@@ -197,8 +197,8 @@ def sphere_properties(
         candidates: list[list[str]] = [
             list(_faults_of_sphere(points, part, (int(query), places[query]), reported, rows)) for rows in members
         ]
-        fewest: list[str] = min(candidates, key=len)
-        faults += fewest
+        shortest: list[str] = min(candidates, key=len)
+        faults += shortest
     return Verification("properties of spheres", len(places), len(sample), tuple(faults), columns=tuple(columns))
 
 

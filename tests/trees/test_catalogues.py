@@ -58,7 +58,7 @@ def assert_same_trees(trees: MergerTrees) -> None:
         np.testing.assert_array_equal(getattr(trees, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize("layout", ["native", "gadget4"])
+@pytest.mark.parametrize("layout", ["native", "gadget4", "swift", "soap"])
 def test_catalogues_give_the_trees_of_their_members(tmp_path: Path, layout: str, capsys: Any) -> None:
     paths = [write_output(tmp_path, i, output, layout, True) for i, output in enumerate(planted_outputs())]
     trees, sublink = tmp_path / "trees.hdf5", tmp_path / "sublink.hdf5"

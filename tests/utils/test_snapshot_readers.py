@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from test_group_order import ATTACHED, FOF, NUMS, find_members, particles, run, write_types
 
+from jztree_utils import io
+
 pytestmark = pytest.mark.slow
 
 
@@ -185,6 +187,31 @@ def test_swiftgalaxy_reads_the_members(soap, held) -> None:
         types = (galaxy.gas, galaxy.dark_matter, galaxy.stars, galaxy.black_holes)
         result = np.concatenate([np.ravel(column.particle_ids.v) for column in types])
         assert sorted(result.tolist()) == sorted(members[row])
+
+
+def test_swiftsimio_and_swiftgalaxy_read_subhaloes(tmp_path: Path, held: dict[int, Any], one_device: None) -> None:
+    swiftsimio, swiftgalaxy = (pytest.importorskip(name) for name in ("swiftsimio", "swiftgalaxy"))
+    del held[3]
+    for columns in held.values():
+        columns["Velocities"] *= 1e-3
+    write_swift(tmp_path / "snap_0007.hdf5", held)
+    catalogue, numbered = str(tmp_path / "halos.hdf5"), str(tmp_path / "numbered.hdf5")
+    options = ["--subhaloes", "--min-bound", "5", "--properties", "-o", catalogue, "--group-ids-output", numbered]
+    run(tmp_path / "snap_0007.hdf5", *FOF[:-1], "soap", *options)
+    content = io.read_catalogue_content(catalogue)
+    count, group = (content.subhaloes[name].values for name in ("count", "group"))
+    assert len(count) > 1
+    data = swiftsimio.load(catalogue)
+    np.testing.assert_array_equal(data.input_halos.number_of_bound_particles.v, count)
+    np.testing.assert_array_equal(data.soap.host_halo_index.v, np.searchsorted(group, group))
+    mass = data.bound_subhalo.total_mass.to_physical().to("Msun").v
+    np.testing.assert_allclose(mass, content.subhaloes["mass"].values * 1e10, rtol=1e-4)
+    for row in (0, len(count) - 1):
+        galaxy = swiftgalaxy.SWIFTGalaxy(numbered, swiftgalaxy.SOAP(catalogue, soap_index=row))
+        types = (galaxy.gas, galaxy.dark_matter, galaxy.stars, galaxy.black_holes)
+        ids = np.concatenate([np.ravel(column.particle_ids.v) for column in types])
+        before = content.catalogue.offset[group[row]] + count[np.searchsorted(group, group[row]) : row].sum()
+        assert sorted(ids.tolist()) == sorted(content.ids[before : before + count[row]].tolist())
 
 
 def test_pynbody_reads_the_members_by_number(soap, held) -> None:

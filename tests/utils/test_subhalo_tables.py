@@ -17,6 +17,7 @@ from jztree_utils.io import CatalogueContent, CatalogueInfo, Column, TypeTable
 COUNTS = np.array([30, 20, 10])
 GROUP, COUNT, PARENT = np.array([0, 0, 0, 2]), np.array([15, 6, 4, 10]), np.array([-1, 0, 1, -1])
 OF_TYPE_4 = np.array([3, 0, 4, 1])  # particles of type 4 in each subhalo; the other ones are of type 1
+LAYOUTS = ("native", "gadget4", "swift", "soap")
 HEADER = io.SnapshotHeader(
     boxsize=50.0, redshift=1.0, time=0.5, omega0=0.3, omega_lambda=0.7, hubble=0.5, comoving=True,
     unit_length_in_cm=3e24, unit_mass_in_g=2e43, unit_velocity_in_cm_per_s=1e5,
@@ -64,7 +65,7 @@ def content(types: bool) -> CatalogueContent:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("types", [False, True])
-@pytest.mark.parametrize("layout", ["native", "gadget4"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_read_subhaloes_equal_written_ones(tmp_path: Path, layout: str, types: bool) -> None:
     path = tmp_path / "groups.hdf5"
     io.write_catalogue_content(path, content(types), layout)
@@ -73,11 +74,13 @@ def test_read_subhaloes_equal_written_ones(tmp_path: Path, layout: str, types: b
     if layout == "gadget4" and not types:
         np.testing.assert_array_equal(table.pop("count_by_type").values[:, 1], COUNT)
     assert table.keys() == expected.keys()
+    h = HEADER.hubble if layout in ("swift", "soap") else 1.0
     for name, column in expected.items():
-        np.testing.assert_array_equal(table[name].values, column.values)
+        power = {"mass": 1, "length": 1, "length*velocity": 1}.get(column.kind, 0)
+        np.testing.assert_allclose(table[name].values, column.values / h**power, rtol=1e-14)
         assert table[name].kind == column.kind
     # A catalogue that was read can be written in each layout, and read from there.
-    for target in ("native", "gadget4"):
+    for target in LAYOUTS:
         io.write_catalogue_content(path, read, target)
         read = io.read_catalogue_content(path)
         assert read.subhaloes is not None
@@ -121,7 +124,7 @@ def test_units_per_h_convert_subhaloes(tmp_path: Path) -> None:
 @pytest.mark.fast
 def test_no_subhaloes_are_written_and_read(tmp_path: Path) -> None:
     empty = {name: replace(column, values=column.values[:0]) for name, column in subhaloes().items()}
-    for layout in ("native", "gadget4"):
+    for layout in LAYOUTS:
         io.write_catalogue_content(tmp_path / "groups.hdf5", replace(content(False), subhaloes=empty), layout)
         table = io.read_catalogue_content(tmp_path / "groups.hdf5").subhaloes
         assert table is not None
@@ -152,12 +155,34 @@ def test_inconsistent_subhaloes_raise(tmp_path: Path, change: dict[str, Any], me
 
 
 @pytest.mark.fast
-def test_layouts_without_subhaloes_refuse_them(tmp_path: Path) -> None:
-    path, complete = tmp_path / "groups.hdf5", content(False)
-    with pytest.raises(ValueError, match="swift has no subhaloes"):
-        io.write_catalogue(path, complete.catalogue, info=complete.info, layout="swift", subhaloes=complete.subhaloes)
-    io.write_catalogue_content(path, complete, "swift")  # of a catalogue that was read, only the groups
-    assert io.read_catalogue_content(path).subhaloes is None
+def test_soap_has_a_row_for_each_subhalo(tmp_path: Path) -> None:
+    path, complete = tmp_path / "halos.hdf5", content(True)
+    radius = Column(np.array([1.0, 2.0, 3.0]), "length", "radius")
+    complete.catalogue.max_radius = np.array([5.0, 4.0, 3.0])
+    io.write_catalogue_content(path, replace(complete, extra={"r200c": radius}), "soap")
+    with h5py.File(path) as file:
+        assert file["Header"].attrs["NumSubhalos_Total"].tolist() == [4]
+        for name in file["Header"].attrs["SubhaloTypes"]:
+            rows = [item for item in file[name].values() if isinstance(item, h5py.Dataset)]
+            assert [len(item) for item in rows] == [4] * len(rows)
+        rows = {name: file[name][()].tolist() for name in ("SOAP/HostHaloIndex", "SOAP/SubhaloRankByBoundMass")}
+        assert rows["SOAP/HostHaloIndex"] == [0, 0, 0, 3]
+        order = np.argsort(-subhaloes()["mass"].values[:3])
+        assert rows["SOAP/SubhaloRankByBoundMass"] == [*np.argsort(order), 0]
+        assert file["InputHalos/IsCentral"][()].tolist() == [1, 0, 0, 1]
+        assert file["InputHalos/NumberOfBoundParticles"][()].tolist() == COUNT.tolist()
+        assert file["BoundSubhalo/NumberOfStarParticles"][()].tolist() == OF_TYPE_4.tolist()
+        assert file["InputHalos/FOF/Sizes"][()].tolist() == [30, 0, 0, 10]
+        assert file["SO/200_crit/SORadius"][()].tolist() == [2.0, 0, 0, 6.0]  # free of h, which is 0.5
+        assert (file["BoundSubhalo/EncloseRadius"][()] > np.array([10, 10, 10, 6])).all()
+
+
+@pytest.mark.fast
+def test_members_of_subhaloes_are_in_the_order_of_groups(tmp_path: Path) -> None:
+    rows = np.random.default_rng(4).permutation(60)
+    numbers = io.number_subhaloes({1: rows}, subhaloes(), COUNTS)[1][np.argsort(rows)]
+    expected = np.repeat([0, 1, 2, -1, -1, 3], [15, 6, 4, 5, 20, 10])
+    np.testing.assert_array_equal(numbers, expected)
 
 
 @pytest.mark.fast

@@ -109,8 +109,6 @@ def _check_subhaloes(args: Namespace) -> None:
             if getattr(args, name) != DEFAULTS.get(name):
                 flag = name.replace("_", "-")
                 raise ValueError(f"--{flag} has no effect without --subhaloes; add --subhaloes, or remove --{flag}.")
-    elif args.layout not in ("native", "gadget4"):
-        raise ValueError(f"The layout {args.layout} has no subhaloes; choose --layout native or gadget4.")
     check_not_negative("--softening", args.softening)
     check_at_least("--min-bound", args.min_bound, 1)
 

@@ -217,8 +217,8 @@ def _add_subhaloes(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--subhaloes",
         action="store_true",
-        help="also find the bound subhaloes of each group, for the layouts native and gadget4; members are "
-        "then in the order of their subhaloes and energies",
+        help="also find the bound subhaloes of each group; members are then in the order of their subhaloes and "
+        "energies, and the rows of the layout soap are subhaloes",
     )
     groups.add_argument(
         "--candidates",

@@ -79,8 +79,8 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
         else:
             io.write_catalogue_content(args.output, content, layout)
         report.detail = args.output
-    if content.subhaloes is not None and layout not in ("native", "gadget4"):
-        warn(f"{args.output} has no subhaloes, because the layout {layout} cannot hold them; native and gadget4 can.")
+    if content.subhaloes is not None and layout == PARQUET:
+        warn(f"{args.output} has no subhaloes, because it is a table of groups; the other layouts hold them.")
     if layout == "gadget4" and io.catalogue_layout(path) != layout:
         warn(
             f"GroupOffsetType and GroupLenType of {args.output} refer to the snapshot in group order; jztree fof "

@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -42,6 +42,40 @@ _MISSING = (
     ("vel", "velocities", "the catalogue leaves out columns that need them"),
     ("id", "identifiers", "members are identified by their row in it, from 0"),
 )
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Groups and their members in the order of the files.
+
+    Attributes:
+        info: How they were found.
+        options: The options of their properties.
+        cata: The groups.
+        ids: Returns ``(m,)``, the identifiers of the members.
+        numbers: Returns the group of each particle by type, see `io.group_of_rows`.
+        rows: Returns ``(m,)``, the rows of the members in the snapshot; used with subhaloes only.
+        extra: Further columns of the groups.
+        by_type: Particles of each type in each group, None for one type.
+        subhaloes: The table of subhaloes, None if they were not requested.
+        left_out: Properties that the snapshot lacks data for, in words.
+    """
+
+    info: io.CatalogueInfo
+    options: GroupOptions
+    cata: FofCatalogue
+    ids: Callable[[], np.ndarray]
+    numbers: Callable[[], dict[int, np.ndarray]]
+    rows: Callable[[], np.ndarray]
+    extra: dict[str, io.Column]
+    by_type: io.TypeTable | None = None
+    subhaloes: dict[str, io.Column] | None = None
+    left_out: str = ""
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables of the catalogue, as arguments of `io.write_catalogue`."""
+        return {"extra": self.extra, "by_type": self.by_type, "subhaloes": self.subhaloes}
 
 
 def run_fof(args: Namespace) -> None:
@@ -99,24 +133,10 @@ def _run_piecewise(
                 columns |= shapes(cata, columns)
             extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
-            if run.output is not None:
-                _write(
-                    args,
-                    run.output,
-                    cata,
-                    None if args.no_ids else groups.ids(),
-                    info,
-                    extra=extra,
-                    subhaloes=subhaloes,
-                )
-            if run.copies:
-                numbers, places = {source.ptype: groups.numbers()}, None
-                if subhaloes is not None:
-                    rows = groups.rows()
-                    places = io.group_of_rows(rows, np.ones_like(rows), {source.ptype: part.num})
-                write_copies(run, part.snapshot, numbers, int(cata.ngroups), info, args.layout, places)
-            _plot(run, part, part.part.pos, cata)
-            _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
+            tables: dict[str, Any] = {"extra": extra, "subhaloes": subhaloes}
+            members = groups.ids, lambda: {source.ptype: groups.numbers()}, groups.rows
+            result = _Result(info, options, cata, *members, left_out=left_out, **tables)
+            _finish(args, run, part, part.part.pos, result)
 
 
 def _group_options(
@@ -151,7 +171,7 @@ def _run_one(
     with io.failing_together(mesh):
         if result is not None:
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
-            _finish(args, run, part, pos, result, info, options, left_out)
+            _finish(args, run, part, pos, _in_order(part, result, info, options, left_out))
 
 
 def _info(
@@ -173,84 +193,69 @@ def _info(
     )
 
 
-def _write(
-    args: Namespace, output: str, cata: FofCatalogue, ids: np.ndarray | None, info: io.CatalogueInfo, **columns: Any
-) -> None:
-    """Write the catalogue. ``columns`` are further arguments of `io.write_catalogue`."""
-    with stage("write the catalogue") as report:
-        io.write_catalogue(output, cata, ids, info, layout=args.layout, **columns)
-        report.detail = output
-
-
-def _finish(
-    args: Namespace,
-    run: Run,
-    part: Particles,
-    pos: Any,
-    result: Groups,
-    info: io.CatalogueInfo,
-    options: GroupOptions,
-    left_out: str,
-) -> None:
-    """Order, write, plot and print the groups.
-
-    Args:
-        pos: Positions of all particles, if they are plotted.
-        left_out: Omitted properties, in words.
-    """
-    columns = result.extra
+def _in_order(part: Particles, groups: Groups, info: io.CatalogueInfo, options: GroupOptions, left_out: str) -> _Result:
+    """Return groups of a search in memory in the order of the files."""
+    columns = groups.extra
     if options.neighbours:
         with stage("find shapes"):
-            columns = columns | shapes(squeeze_catalogue(result.cata), columns)
+            columns = columns | shapes(squeeze_catalogue(groups.cata), columns)
     with stage("order the catalogue"):
-        num = len(result.ids)
-        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
+        num, bound = len(groups.ids), groups.subhaloes
+        members = Member(pos=np.empty((num, 0), np.float32), id=groups.ids, row=groups.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
         subhaloes = None
-        if result.subhaloes is None:
-            members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
+        if bound is None:
+            members, cata, extra, by_type = io.canonical_order(members, groups.cata, extra, groups.by_type)
         else:
-            bound = result.subhaloes
-            table = io.subhalo_columns(bound.columns, result.ids)
+            table = io.subhalo_columns(bound.columns, groups.ids)
             members, cata, extra, by_type, subhaloes = io.order_with_subhaloes(
-                members, result.cata, table, bound.subhalo, bound.energy, extra, result.by_type
+                members, groups.cata, table, bound.subhalo, bound.energy, extra, groups.by_type
             )
+    tables: dict[str, Any] = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+    count = np.asarray(cata.count, np.int64)
+    numbers = lambda: io.group_of_rows(members.row, count, _nums(part))  # noqa: E731
+    return _Result(info, options, cata, lambda: members.id, numbers, lambda: members.row, left_out=left_out, **tables)
+
+
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, result: _Result) -> None:
+    """Write, plot and print the groups; ``pos`` are all positions, if they are plotted."""
     if run.output is not None:
-        tables = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
-        _write(args, run.output, cata, None if args.no_ids else members.id, info, **tables)
+        with stage("write the catalogue") as report:
+            ids = None if args.no_ids else result.ids()
+            io.write_catalogue(run.output, result.cata, ids, result.info, layout=args.layout, **result.tables)
+            report.detail = run.output
     if run.copies:
-        nums = {snapshot.ptype: snapshot.num for snapshot in part.snapshots}
-        in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
-        places = None if subhaloes is None else io.group_of_rows(members.row, np.ones_like(members.row), nums)
-        write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout, places)
-    _plot(run, part, pos, cata)
-    _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
+        _write_copies(args, run, part, result)
+    _plot(run, part, pos, result.cata)
+    _report(args, run, part, result)
 
 
-def _report(
-    args: Namespace,
-    run: Run,
-    part: Particles,
-    cata: FofCatalogue,
-    info: io.CatalogueInfo,
-    options: GroupOptions,
-    extra: dict[str, io.Column],
-    subhaloes: dict[str, io.Column] | None = None,
-    left_out: str = "",
-) -> None:
+def _write_copies(args: Namespace, run: Run, part: Particles, result: _Result) -> None:
+    """Write the copies of the snapshot that match its catalogue."""
+    count, places, of_subhaloes = np.asarray(result.cata.count, np.int64), None, None
+    if result.subhaloes is not None:
+        rows = result.rows()
+        places = io.group_of_rows(rows, np.ones_like(rows), _nums(part))
+        of_subhaloes = io.number_subhaloes(places, result.subhaloes, count)
+    write_copies(run, part.snapshot, result.numbers(), len(count), result.info, args.layout, places, of_subhaloes)
+
+
+def _nums(part: Particles) -> dict[int, int]:
+    """Return the number of particles of each type that may be in groups."""
+    return {snapshot.ptype: snapshot.num for snapshot in part.snapshots}
+
+
+def _report(args: Namespace, run: Run, part: Particles, result: _Result) -> None:
     """Print the groups and warnings."""
     if args.json:
-        centre = options.centre if options.neighbours else None
-        number = None if subhaloes is None else len(subhaloes["count"].values)
-        summary = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
-        print_json(_summary(run, cata, info, part, extra) | summary)
+        print_json(_summary(run, part, result))
     elif not is_quiet():
-        _tell(cata, info, part, options, extra, subhaloes)
+        _tell(part, result)
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
-    if left_out:
-        say(f"\n  left out: {left_out}.")
+    if result.left_out:
+        say(f"\n  left out: {result.left_out}.")
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
@@ -296,11 +301,9 @@ def _plot(run: Run, part: Particles, pos: Any, cata: FofCatalogue) -> None:
         report.detail = run.plot
 
 
-def _summary(
-    run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
-) -> dict[str, Any]:
+def _summary(run: Run, part: Particles, result: _Result) -> dict[str, Any]:
     """Return a summary for scripts."""
-    header = part.header
+    header, cata, info, extra = part.header, result.cata, result.info, result.extra
     rows = slice(0, _LARGEST)
     largest = {"count": cata.count, "mass": cata.mass, "com_pos": cata.com_pos, "max_radius": cata.max_radius}
     largest |= {name: column.values for name, column in extra.items()}
@@ -327,6 +330,9 @@ def _summary(
         "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
         "largest": {name: np.asarray(values)[rows] for name, values in largest.items() if values is not None},
         "seconds": take_seconds(),
+        "centre": result.options.centre if result.options.neighbours else None,
+        "left_out": result.left_out or None,
+        "subhaloes": None if result.subhaloes is None else len(result.subhaloes["count"].values),
     }
 
 
@@ -359,15 +365,9 @@ def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[s
     return lines
 
 
-def _tell(
-    cata: FofCatalogue,
-    info: io.CatalogueInfo,
-    part: Particles,
-    options: GroupOptions,
-    extra: dict[str, io.Column],
-    subhaloes: dict[str, io.Column] | None,
-) -> None:
-    header = part.header
+def _tell(part: Particles, result: _Result) -> None:
+    header, cata, info, options = part.header, result.cata, result.info, result.options
+    extra, subhaloes = result.extra, result.subhaloes
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = (
         part.num + sum(particles.num_total or 0 for particles in part.attached.values()),

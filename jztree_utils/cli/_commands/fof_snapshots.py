@@ -26,6 +26,7 @@ def write_copies(
     info: io.CatalogueInfo,
     layout: str,
     places: Mapping[int, np.ndarray] | None = None,
+    subhaloes: Mapping[int, np.ndarray] | None = None,
 ) -> None:
     """Write the requested copies.
 
@@ -38,6 +39,7 @@ def write_copies(
         layout: Layout of the catalogue.
         places: By type, ``(n,)``: the place of each particle among the members, if the copy in group order also has
             the members of each group in another order than the snapshot.
+        subhaloes: By type, ``(n,)``: the subhalo of each particle, -1 for none; None without subhaloes.
     """
     if run.snapshot_output is not None:
         with stage("find the group order"):
@@ -46,7 +48,7 @@ def write_copies(
         _copy(run.snapshot_output, snapshot, info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:
-        columns = io.group_number_columns(groups, ngroups, info, layout)
+        columns = io.group_number_columns(groups, ngroups, info, layout, subhaloes)
         attributes = io.group_number_parameters(info)
         files = run.snapshot_files
         _copy(run.group_ids_output, snapshot, info, columns=columns, attributes=attributes, num_files=files)

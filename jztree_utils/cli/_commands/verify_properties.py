@@ -44,7 +44,7 @@ class Properties:
     is_converted: bool = False
 
     def checks(self) -> Iterator[verify.Verification]:
-        """Yield the checks of all columns that have one."""
+        """Yield the checks of the columns."""
         cata, centre = self._catalogue, self._values("centre_pos")
         yield from self._particles(cata)
         yield from self._axes(cata, "")
@@ -146,7 +146,7 @@ class Properties:
 
 
 def unchecked(content: io.CatalogueContent, checked: Sequence[str]) -> str:
-    """Return a sentence about the columns of a catalogue that no check covers; empty if there are none."""
+    """Return a sentence about the columns of a catalogue that no check covers; empty if every column has a check."""
     columns: Mapping[str, Any] = io.catalogue_columns(content.catalogue, content.extra)
     words = [name for name in columns if name not in checked]
     if content.subhaloes is not None:
