@@ -42,7 +42,9 @@ from ._unbinding import Members, Physics, Rules, unbind
 
 _MAX_DIMS = 3
 _CANDIDATES = ("density", "phase_space")
-_BAD_ENERGY = "the internal energy of row {0} is not finite; pass an energy for every particle, 0 for those without."
+_BAD_ENERGY = (
+    "the internal energy of row {0} is negative or not finite; pass an energy for every particle, 0 for those without."
+)
 _BAD_TYPE = "row {0} has a type that is not from 0 to %d; pass types in this range, or a larger num_types."
 _LOST = (
     "an energy (velocity squared) is outside the range of %s; choose other units, or switch on jax_enable_x64 and give "
@@ -132,7 +134,8 @@ def subhaloes(
         hubble: The Hubble constant at the time of the particles, in velocity per physical length, such as 100 E(z) for
             km/s and Mpc/h. The default 0 means no expansion.
         scale_factor: The scale factor of the universe, if positions are comoving.
-        internal_energy: ``(n,)`` energies per mass of the particles in group order, 0 for collisionless ones.
+        internal_energy: ``(n,)`` energies per mass of the particles in group order, 0 for collisionless ones. They are
+            physical, in the square of the unit of velocity.
         types: ``(n,)`` integers from 0 on, the type of each particle in group order.
         num_types: The number of types.
         candidates: ``"density"`` or ``"phase_space"``.
@@ -230,7 +233,7 @@ def _faults(members: Members, types: Any, num: jax.Array, num_types: int) -> lis
     """Return the possible faults of properties of particles."""
     faults = [*mass_faults(members.mass, num, members.mass.shape[0]), *velocity_faults(members.vel, num)]
     if members.internal is not None:
-        faults.append(row_fault(~jnp.isfinite(members.internal), num, _BAD_ENERGY))
+        faults.append(row_fault(~(jnp.isfinite(members.internal) & (members.internal >= 0)), num, _BAD_ENERGY))
     if types is not None:
         faults.append(row_fault((types < 0) | (types >= num_types), num, _BAD_TYPE % (num_types - 1)))
     return faults

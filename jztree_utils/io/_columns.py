@@ -23,13 +23,17 @@ _SLICE_BYTES = 1 << 24
 
 
 class Field(NamedTuple):
-    """A particle property: the kinds of its numbers (see `numpy.dtype.kind`), their sizes in bytes, its name."""
+    """A particle property: the kinds of its numbers (see `numpy.dtype.kind`), their sizes in bytes, its name.
+
+    Numbers below ``minimum`` are invalid.
+    """
 
     kinds: str
     sizes: tuple[int, ...]
     kind_in_words: str
     vector: bool
     words: str
+    minimum: float = -np.inf
 
 
 FIELDS = {
@@ -37,6 +41,7 @@ FIELDS = {
     "mass": Field("f", (4, 8), "float32 or float64", False, "masses"),
     "vel": Field("f", (2, 4, 8), "float32 or float64", True, "velocities"),
     "id": Field("iu", (4, 8), "integers of 32 or 64 bits", False, "identifiers"),
+    "internal_energy": Field("f", (4, 8), "float32 or float64", False, "internal energies", 0.0),
 }
 
 
@@ -155,10 +160,10 @@ def read_rows(
         rows: The rows to read.
         out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
         advance: Called with the number of rows read since the last call.
-        finite: The particle type, if numbers must be finite; None skips this check.
+        finite: The particle type, if numbers must be finite and at least the minimum; None skips this check.
 
     Raises:
-        SnapshotError: If the rows cannot be read, or a row is not finite although it must be.
+        SnapshotError: If the rows cannot be read, or a row is invalid.
     """
     column = check_column(part, name)
     with part.open() as read:
@@ -167,17 +172,17 @@ def read_rows(
             these = out[start - rows.start : stop - rows.start]
             _read_slice(read, column, slice(start, stop), these)
             if finite is not None and out.dtype.kind == "f":
-                _check_finite(these, start, f"{FIELDS[name].words} of type {finite} in {part.path}")
+                _check_rows(these, start, FIELDS[name], f"of type {finite} in {part.path}")
             if advance is not None:
                 advance(stop - start)
 
 
-def _check_finite(rows: np.ndarray, start: int, description: str) -> None:
-    """Raise SnapshotError for the first row that is not finite; ``start`` is the row number of the first one."""
-    good = np.isfinite(rows)
-    if not good.all():
-        row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
-        raise SnapshotError(f"Row {row} of the {description} is NaN or infinite; remove such particles.")
+def _check_rows(rows: np.ndarray, start: int, field: Field, place: str) -> None:
+    """Raise SnapshotError for the first invalid row; ``start`` is the row number of the first one."""
+    for good, fault in ((np.isfinite(rows), "NaN or infinite"), (rows >= field.minimum, "negative")):
+        if not good.all():
+            row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
+            raise SnapshotError(f"Row {row} of the {field.words} {place} is {fault}; remove such particles.")
 
 
 def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[int, int]]:

@@ -38,7 +38,8 @@ _HEADER = np.dtype(
         ("npart_total_high", "u4", 6),
     ]
 )
-_NAMES = {"pos": "POS", "vel": "VEL", "id": "ID", "mass": "MASS"}
+_NAMES = {"pos": "POS", "vel": "VEL", "id": "ID", "mass": "MASS", "internal_energy": "U"}
+_GAS = 0
 _ADVICE = "write it as HDF5 (SnapFormat=3), or with the option GADGET2_HEADER of Gadget-4"
 
 
@@ -148,19 +149,28 @@ def _find_columns(
 ) -> tuple[dict[str, Column], dict[str, Place]]:
     """Find the columns of one type and the start of their rows. Raises SnapshotError if a block has a wrong length."""
     npart = entries["npart"].astype(np.int64)
-    own_mass = npart * (entries["mass"] == 0)
+    gas = npart * (np.arange(len(npart)) == _GAS)
+    held = {"mass": npart * (entries["mass"] == 0), "internal_energy": gas}
     columns: dict[str, Column] = {}
     places: dict[str, Place] = {}
     if not 0 <= ptype < len(npart) or npart[ptype] == 0:
         return columns, places
     factor = float((1 + redshift) ** -0.5)
     for name, label in _NAMES.items():
-        rows = own_mass if name == "mass" else npart
-        if rows[ptype] == 0 or not _go_to(blocks, label):
+        rows = held.get(name, npart)
+        # Internal energies follow the masses of other types, even if gas has a shared mass.
+        if not (rows[ptype] or (ptype == _GAS and rows.any())) or not _go_to(blocks, label):
             continue
         width = 3 if name in ("pos", "vel") else 1
         start = blocks.file.tell() + 4
-        itemsize = _itemsize(blocks, label, int(rows.sum()) * width)
+        try:
+            itemsize = _itemsize(blocks, label, int(rows.sum()) * width)
+        except SnapshotError:
+            if blocks.labelled or name != "internal_energy":
+                raise
+            continue  # without labels, another block may follow the masses
+        if rows[ptype] == 0:
+            continue
         before = int(rows[:ptype].sum()) * width * itemsize
         kind = "u" if name == "id" else "f"
         columns[name] = Column(

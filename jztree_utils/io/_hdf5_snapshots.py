@@ -32,12 +32,12 @@ class _Dialect(NamedTuple):
 
     Attributes:
         datasets: The possible dataset names of each property, the usual one first.
-        velocity_exponent: Power of the scale factor that converts stored to peculiar velocities, if the dataset does
-            not have it.
+        exponents: Power of the scale factor that converts stored to peculiar velocities, or stored to physical internal
+            energies, if the dataset does not have it.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
-    velocity_exponent: float
+    exponents: Mapping[str, float]
 
 
 _GADGET = _Dialect(
@@ -46,11 +46,16 @@ _GADGET = _Dialect(
         "mass": ("Masses", "Mass"),
         "vel": ("Velocities", "Velocity"),
         "id": ("ParticleIDs",),
+        "internal_energy": ("InternalEnergy",),
     },
-    velocity_exponent=0.5,
+    exponents={"vel": 0.5, "internal_energy": 0.0},
 )
-# Black holes have dynamical masses, which gravity uses, and subgrid masses.
-_SWIFT = _Dialect({**_GADGET.datasets, "mass": ("Masses", "DynamicalMasses")}, velocity_exponent=0.0)
+# Black holes have dynamical masses, which gravity uses, and subgrid masses. Comoving internal energies are those at the
+# comoving density: of gas with an adiabatic index of 5/3, physical energies times the square of the scale factor.
+_SWIFT = _Dialect(
+    {**_GADGET.datasets, "mass": ("Masses", "DynamicalMasses"), "internal_energy": ("InternalEnergies",)},
+    exponents={"vel": 0.0, "internal_energy": -2.0},
+)
 
 
 def is_simulation(file: h5py.File) -> bool:
@@ -163,15 +168,15 @@ def _full_name(file: h5py.File, ptype: int, path: str) -> str:
 
 
 def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dialect) -> float:
-    """Return the factor that makes positions comoving and velocities peculiar; 1 for other properties."""
+    """Return the factor that makes positions comoving, and velocities and energies physical; 1 for other properties."""
     report = numbers(data, "Value stored as physical")
     physical = report is not None and bool(report.any())
     if name == "pos":
         return 1 / header.scale_factor if physical else 1.0
-    if name != "vel" or physical:
+    if name not in dialect.exponents or physical:
         return 1.0
     power = scale_exponent(data)
-    return float(header.scale_factor ** (dialect.velocity_exponent if power is None else power))
+    return float(header.scale_factor ** (dialect.exponents[name] if power is None else power))
 
 
 def scale_exponent(data: h5py.Dataset) -> float | None:

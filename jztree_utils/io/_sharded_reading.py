@@ -21,7 +21,7 @@ from ._files import PathLike
 from ._header import SnapshotHeader
 from ._processes import failing_together
 from ._read_options import ReadOptions
-from ._snapshot import Snapshot, open_snapshot
+from ._snapshot import Snapshot, check_fields, open_snapshot
 
 
 def share(total: int, rank: int, ndev: int) -> tuple[int, int]:
@@ -129,7 +129,9 @@ def read_snapshot_sharded(
     """
     with failing_together(mesh):
         snapshot = open_snapshot(path, ptype, options)
-        part = shard_snapshot(snapshot, mesh, snapshot.present(fields, optional), npad, id_words)
+        names = snapshot.present(fields, optional)
+        check_fields(names)
+        part = shard_snapshot(snapshot, mesh, names, npad, id_words)
     return part, snapshot.header
 
 

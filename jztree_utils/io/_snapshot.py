@@ -6,7 +6,7 @@ file (its `Survey`); the code that reads rows is the same for all formats.
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,16 @@ def read_snapshot(
     """
     snapshot = open_snapshot(path, ptype, options)
     columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
+    check_fields(columns)
     return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num), snapshot.header
+
+
+def check_fields(names: Iterable[str]) -> None:
+    """Raise ValueError for a property that particle classes do not have."""
+    if "internal_energy" in names:
+        raise ValueError(
+            "Particle classes have no internal energies; read them with open_snapshot(path, 0).read('internal_energy')."
+        )
 
 
 class Snapshot:
@@ -257,11 +266,12 @@ class Snapshot:
         few 10 MB, independent of the number of rows.
 
         Args:
-            name: Name of the property.
+            name: Name of the property; also "internal_energy" of gas, per mass and physical, in the square of the unit
+                of velocity.
             start: The first row.
             stop: The row after the last one; None means the end.
             advance: Called regularly with the number of rows read since the last call.
-            finite: Raise SnapshotError for NaN or infinite numbers, with the file and the row.
+                finite: Raise SnapshotError for NaN, infinite numbers and negative internal energies, with file and row.
 
         Raises:
             SnapshotError: See `read_snapshot`.

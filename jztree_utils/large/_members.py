@@ -130,7 +130,7 @@ class Members:
         search = self.search
         records = np.concatenate([steps.read(f"members{bucket}", self.record) for steps in search.steps_of])
         capacity = max(search.rows // _BUCKET, *self.sizes)
-        names = [name for name in self.names if name != "id"]
+        names = [name for name in self.names if name in ("pos", "vel", "mass")]
         with jax.enable_x64(any(self.record[name].base.itemsize == 8 for name in names)):
             # The z-order of all particles determines the order of sums, and the origin of centres in periodic boxes.
             _, order = zsort.jit(padded(records["pos"], capacity), search.box, (self.joined.lower, self.joined.upper))
@@ -190,7 +190,7 @@ class Members:
         """Yield consecutive members in group order, and their rows in the input."""
         for bucket in range(len(self.sizes)):
             records = self._steps(bucket).read(f"grouped{bucket}", self.record)
-            columns: dict[str, Any] = {name: records[name].copy() for name in self.names}
+            columns: dict[str, Any] = {name: records[name].copy() for name in self.names if name != "internal_energy"}
             if self.search.pieces.shared_mass is not None:
                 columns["mass"] = self.search.pieces.shared_mass
             yield ParticleData(**columns, num=len(records), num_total=int(self.sizes.sum())), records["row"].copy()

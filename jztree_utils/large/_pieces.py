@@ -14,7 +14,7 @@ from jztree.data import get_num, get_pos
 
 from .. import io
 
-COLUMNS = ("pos", "vel", "mass", "id")
+COLUMNS = ("pos", "vel", "mass", "id", "internal_energy")
 Columns = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of a row of each property
 
 
@@ -94,18 +94,19 @@ class Reader:
             )
 
 
-def pieces_of(particles: Any, wide: bool = False) -> Pieces:
+def pieces_of(particles: Any, wide: bool = False, optional: Sequence[str] = ("vel", "mass", "id")) -> Pieces:
     """Return particles in pieces.
 
     Args:
         particles: A `jztree_utils.io.Snapshot`, or a sequence of arrays or particle classes.
         wide: Whether to convert the positions of a snapshot to float64.
+        optional: Properties of a snapshot that are read if they exist.
 
     Raises:
         TypeError, ValueError: If ``particles`` is another object, or if the pieces do not match each other.
     """
     if isinstance(particles, io.Snapshot):
-        return _OfSnapshot(particles, wide)
+        return _OfSnapshot(particles, wide, optional)
     if isinstance(particles, (str, bytes)) or not isinstance(particles, Sequence):
         raise TypeError(
             f"pieces must be a list of arrays (n, d) or particle classes, or a snapshot from "
@@ -117,9 +118,9 @@ def pieces_of(particles: Any, wide: bool = False) -> Pieces:
 class _OfSnapshot:
     """The particles of one type in the files of a snapshot."""
 
-    def __init__(self, snapshot: io.Snapshot, wide: bool) -> None:
+    def __init__(self, snapshot: io.Snapshot, wide: bool, optional: Sequence[str]) -> None:
         self.num, self.shared_mass = snapshot.num, snapshot.shared_mass
-        names = snapshot.present(("pos",), ("vel", "mass", "id"))
+        names = snapshot.present(("pos",), optional)
         self.columns = {name: snapshot.layout(name) for name in names if name != "mass" or snapshot.shared_mass is None}
         if wide:
             self.columns["pos"] = np.dtype(np.float64), self.columns["pos"][1]
@@ -130,7 +131,7 @@ class _OfSnapshot:
         self._snapshot = snapshot
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        rows = self._snapshot.read(name, start, stop, finite=name in ("pos", "vel", "mass"))
+        rows = self._snapshot.read(name, start, stop, finite=name != "id")
         return np.asarray(rows, self.columns[name][0])
 
     def files(self, start: int, stop: int) -> list[Path]:

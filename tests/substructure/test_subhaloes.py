@@ -179,8 +179,9 @@ def test_wrong_arguments() -> None:
             )
     with pytest.raises(oracles.RUN_TIME_ERROR, match="row 3 has a type that is not from 0 to 5"):
         jax.block_until_ready(find(1.0, types=np.where(np.arange(n) == 3, 9, 0)))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="the internal energy of row 2 is not finite"):
-        jax.block_until_ready(find(1.0, internal_energy=np.where(np.arange(n) == 2, np.nan, 0).astype(np.float32)))
+    for energy in (np.nan, -1.0):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="the internal energy of row 2 is negative or not finite"):
+            jax.block_until_ready(find(1.0, internal_energy=np.where(np.arange(n) == 2, energy, 0).astype(np.float32)))
     fast = dataclasses.replace(grouped, vel=np.where(np.arange(n)[:, None] == 4, np.inf, grouped.vel))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="row 4 has a velocity"):
         jax.block_until_ready(jz.subhaloes.jit(fast, cata, 1.0))

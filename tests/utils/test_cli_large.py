@@ -174,6 +174,7 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
             group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
             group["ParticleIDs"] = random.permutation(num).astype(np.uint64) + 10000 * ptype
         file["PartType0/Masses"] = random.random(sizes[0], np.float32)
+        file["PartType0/InternalEnergy"] = random.random(sizes[0], np.float32)
     return path
 
 
@@ -188,6 +189,7 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("--subhaloes", "--min-bound", "10"), id="subhaloes"),
         pytest.param(("--subhaloes", "--min-bound", "10", "--candidates", "phase-space"), id="phase space"),
         pytest.param(("--properties", "--subhaloes", "--min-bound", "10", "--layout", "gadget4"), id="Gadget-4"),
+        pytest.param(("--subhaloes", "--type", "0", "--min-bound", "8"), id="internal energies"),
         pytest.param(("--properties",), id="lowest potential"),
     ],
 )

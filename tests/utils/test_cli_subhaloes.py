@@ -78,6 +78,71 @@ def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
         np.testing.assert_array_equal(converted["count"].values, content.subhaloes["count"].values)
 
 
+@pytest.fixture
+def gas(tmp_path: Path, write_gadget: Any, random: np.random.Generator) -> Path:
+    """Return a snapshot of a clump of gas at redshift 1; its last 100 particles are too hot to be bound."""
+    columns = {
+        "Velocities": random.normal(0, 1, (300, 3)),
+        "ParticleIDs": np.arange(300),
+        "InternalEnergy": np.where(np.arange(300) < 200, 0.5, 1e8),
+    }
+    units = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
+    header = {"Time": 0.5, "Redshift": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7, "HubbleParam": 0.7, **units}
+    pos = random.normal(0.5, 0.01, (300, 3))
+    return write_gadget(tmp_path / "gas.hdf5", pos, columns=columns, header=header, ptype=0)
+
+
+def bound_particles(path: Path, *options: str) -> np.ndarray:
+    """Return the number of bound particles of each subhalo of the gas of a snapshot."""
+    output, arguments = path.with_suffix(".halos.hdf5"), ["--type", "0", "--rlink", "0.02", "--subhaloes", *options]
+    assert cli.main(["fof", str(path), *arguments, "-q", "--overwrite", "-o", str(output)]) == 0
+    content = io.read_catalogue_content(output)
+    return np.asarray(content.subhaloes["count"].values)
+
+
+def test_hot_gas_is_not_bound_and_energies_of_swift_are_comoving(
+    gas: Path, use_devices: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_devices(1)
+    assert bound_particles(gas).tolist() == [200]
+    with h5py.File(gas, "a") as file:
+        energies = file["PartType0/InternalEnergy"][()]
+        file["PartType0/InternalEnergy"].attrs["a_scaling"] = 0.0
+        for name, factor, about in (
+            ("InternalEnergies", 0.25, {"a-scale exponent": [-2.0], "Value stored as physical": [0]}),
+            ("Physical", 1.0, {"a-scale exponent": [-2.0], "Value stored as physical": [1]}),
+            ("Older", 0.25, {}),
+        ):
+            file[f"PartType0/{name}"] = energies * factor
+            file[f"PartType0/{name}"].attrs.update(about)
+    np.testing.assert_array_equal(io.open_snapshot(gas, 0).read("internal_energy"), energies)
+    for name in ("InternalEnergies", "Physical", "Older"):
+        with h5py.File(gas, "a") as file:
+            file["link"] = file[f"PartType0/{name}"]
+            if "PartType0/InternalEnergies" in file:
+                del file["PartType0/InternalEnergies"]
+            file.move("link", "PartType0/InternalEnergies")
+        np.testing.assert_array_equal(
+            io.open_snapshot(gas, 0, io.ReadOptions(format="swift")).read("internal_energy"), energies
+        )
+    with h5py.File(gas, "a") as file:
+        del file["PartType0/InternalEnergy"]
+    assert cli.main(["fof", str(gas), "--type", "0", "--rlink", "0.02", "--subhaloes"]) == 0
+    assert "type 0 has none; its particles count as collisionless" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ndev", [1, 4])
+def test_negative_energies_raise(gas: Path, use_devices: Any, capsys: pytest.CaptureFixture[str], ndev: int) -> None:
+    use_devices(ndev)
+    assert bound_particles(gas).tolist() == [200]
+    with h5py.File(gas, "a") as file:
+        file["PartType0/InternalEnergy"][250] = -1.0
+    assert cli.main(["fof", str(gas), "--type", "0", "--rlink", "0.02", "--subhaloes"]) == 2
+    assert "Row 250 of the internal energies of type 0 in" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="read them with open_snapshot"):
+        io.read_snapshot(gas, 0, ("internal_energy",))
+
+
 def test_snapshot_without_velocities_raises(tmp_path, write_gadget, random, use_devices, capsys) -> None:
     use_devices(1)
     path = write_gadget(tmp_path / "snap_000.hdf5", random.random((100, 3)).astype(np.float32))

@@ -298,6 +298,11 @@ def test_binary_snapshots(tmp_path, random, order, labelled, dtype, id_dtype) ->
             expected = np.concatenate([columns[0][block][rows], columns[1][block][second]])
             np.testing.assert_array_equal(snapshot.read(name), expected * np.asarray(factor, expected.dtype))
             assert snapshot.read(name).dtype == expected.dtype
+        energies = "internal_energy" in snapshot.present((), ("internal_energy",))
+        assert energies == (ptype == 0)
+        if energies:
+            expected = np.concatenate([columns[0]["U"], columns[1]["U"]])
+            np.testing.assert_array_equal(snapshot.read("internal_energy"), expected)
         if ptype == 1:
             assert snapshot.read("mass") == 1.5
         else:
@@ -309,6 +314,19 @@ def test_binary_snapshots(tmp_path, random, order, labelled, dtype, id_dtype) ->
     assert (snapshot.header.boxsize, snapshot.header.omega0, snapshot.header.hubble) == (50.0, 0.3, 0.68)
     what = f"Gadget snapshot of format {2 if labelled else 1}{', big-endian' if order == '>' else ''}"
     assert snapshot.description == f"{what} in 2 files: 43 particles of type 4, box 50, z = 3"
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_energies_of_gas_follow_the_masses_of_other_types(tmp_path: Path, random: Any, labelled: bool) -> None:
+    blocks = {"POS": random.random((9, 3)), "VEL": random.random((9, 3)), "ID": np.arange(9), "MASS": np.arange(5.0)}
+    counts, table = [4, 0, 0, 0, 5, 0], [2.0, 0, 0, 0, 0, 0]
+    header = {"npart": counts, "npart_total": counts, "mass": table}
+    path = write_binary(tmp_path / "with", "<", labelled, blocks | {"U": np.arange(4.0)}, **header)
+    gas = io.open_snapshot(path, 0)
+    assert gas.read("mass") == 2.0
+    np.testing.assert_array_equal(gas.read("internal_energy"), np.arange(4.0))
+    path = write_binary(tmp_path / "without", "<", labelled, blocks | {"NEW": np.arange(9.0)}, **header)
+    assert "internal_energy" not in io.open_snapshot(path, 0).present((), ("internal_energy",))
 
 
 @pytest.fixture

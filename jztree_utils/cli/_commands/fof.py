@@ -19,7 +19,7 @@ from .._particles import many_devices
 from .._particles.bound_subhaloes import subhalo_options
 from .._particles.group_properties import CENTRES, SOFTENING, GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
-from .._particles.particles import Groups, Member, Particles
+from .._particles.particles import GAS, Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
@@ -160,7 +160,8 @@ def _group_options(
 def _run_one(
     args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None, spheres: tuple[str, ...]
 ) -> None:
-    part = read_checked(source, ("mass", "vel", "id"), mesh, layout, bool(spheres))
+    names = ("mass", "vel", "id", *(("internal_energy",) if args.subhaloes else ()))
+    part = read_checked(source, names, mesh, layout, bool(spheres))
     separation = part.separation
     with io.failing_together(mesh):
         rlink = _linking_length(args, separation)
@@ -384,6 +385,7 @@ def _tell(part: Particles, result: _Result) -> None:
         bound = subhaloes["count"].values
         limit = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
         pairs.append(("subhaloes", f"{len(bound):,}{limit}; {bound.sum():,} particles are bound"))
+        pairs += _energies_in_words(part)
     if info.spheres_of:
         pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):
@@ -402,6 +404,15 @@ def _tell(part: Particles, result: _Result) -> None:
     if len(count):
         say()
         print_table(*_largest_groups(cata, header, extra))
+
+
+def _energies_in_words(part: Particles) -> list[tuple[str, str]]:
+    """Return a line about the internal energies of gas, if there is gas."""
+    if GAS not in part.types():
+        return []
+    missing = GAS in part.types_without("internal_energy")
+    words = f"type {GAS} has none; its particles count as collisionless" if missing else f"of type {GAS}"
+    return [("internal energies", words)]
 
 
 def _in_separations(info: io.CatalogueInfo, separation: MeanSeparation | None) -> str:

@@ -59,7 +59,7 @@ def find_groups(
         # Each slice would warn; instead a single warning follows below.
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         groups = large.group_pieces(
-            large.pieces_of(part.snapshot, part.wide),
+            large.pieces_of(part.snapshot, part.wide, _properties(args)),
             rlink,
             part.header.boxsize or None,
             options.cfg,
@@ -73,6 +73,11 @@ def find_groups(
         )
         report.detail = f"{groups.slabs} slabs"
     return groups
+
+
+def _properties(args: Namespace) -> tuple[str, ...]:
+    """Return the properties that are read if they exist."""
+    return (*_NAMES, "internal_energy") if args.subhaloes else _NAMES
 
 
 def needs_surroundings(options: GroupOptions) -> bool:
@@ -115,7 +120,8 @@ def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tu
     (snapshot,) = snapshots = open_checked(source, None)
     part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
     keeps = with_properties(args) or args.subhaloes
-    pieces, *matter = (large.pieces_of(opened, part.wide) for opened in (snapshot, *part.matter))
+    pieces = large.pieces_of(snapshot, part.wide, _properties(args))
+    matter = [large.pieces_of(opened, part.wide) for opened in part.matter]
     rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
     rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
     disk = large.disk_bytes(pieces, [pieces, *matter] if keeps else [])

@@ -99,7 +99,7 @@ class WindowProperties:
 
     def _particles(self, records: np.ndarray, mass: float | None, kind: Any) -> Any:
         capacity = _capacity(len(records))
-        names = [name for name in ("pos", "vel", "mass") if name in (records.dtype.names or ())]
+        names = [name for name in ("pos", "vel", "mass", "internal_energy") if name in (records.dtype.names or ())]
         columns: dict[str, Any] = {name: large.padded(records[name], capacity) for name in names}
         return kind(**({"mass": mass} | columns), num=len(records))
 

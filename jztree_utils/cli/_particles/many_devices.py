@@ -126,9 +126,8 @@ class ManyDevices(Particles):
             total = part.num_total or 0
             rows = self._rows(start, total) if with_rows or part.id is None else None
             kind = jnp.full_like(part.pos[..., 0], ptype, dtype=np.int32) if self.attached else None
-            members.append(
-                Member(pos=part.pos, mass=part.mass, vel=part.vel, id=part.id, kind=kind, row=rows, num=part.num)
-            )
+            columns = {"kind": kind, "row": rows, "internal_energy": self._energies_of(ptype, part)}
+            members.append(Member(pos=part.pos, mass=part.mass, vel=part.vel, id=part.id, num=part.num, **columns))
             start += total
         return members
 

@@ -91,6 +91,7 @@ class OneDevice(Particles):
                 vel=part.vel,
                 row=np.arange(start, start + part.num, dtype=np.int32),
                 kind=np.full(part.num, ptype, np.int32) if self.attached else None,
+                internal_energy=self._energies_of(ptype, part),
             )
             for ptype, part, start in zip(self.types(), (self.part, *self.attached.values()), starts, strict=False)
         ]

@@ -25,6 +25,7 @@ from .group_properties import GroupOptions
 from .subhalo_search import HostSubhaloes
 
 MOST_ROWS = 2**31 - 1  # maximum number of rows per device
+GAS = 0  # the type of particles with internal energies
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Member:
 
     Attributes:
         kind: ``(n,)`` int32, the type of each particle; None if all have the same type.
+        internal_energy: ``(n,)``, 0 for types without; None if no type has it.
         row: ``(n,)`` integers, rows of the snapshot, see `Groups`.
     """
 
@@ -64,6 +66,7 @@ class Member:
     vel: Any = None
     id: Any = None
     kind: Any = None
+    internal_energy: Any = None
     row: Any = None
     num: Any = None
 
@@ -79,6 +82,7 @@ class Particles(ABC):
         wide: Whether everything is computed in float64, because of the dtypes of the snapshot or its units.
         part: The particles themselves, on the host or on the devices.
         attached: Particles of attached types, by type.
+        internal_energy: Internal energies of gas, by type; empty unless requested and present.
         others: Particles of ungrouped types that count in spheres, by type.
         spheres_of: Description of the matter in spheres.
         outside: The particles outside the periodic box, None if all are inside.
@@ -90,6 +94,7 @@ class Particles(ABC):
     wide: bool
     part: ParticleData
     attached: dict[int, ParticleData]
+    internal_energy: dict[int, Any] = field(default_factory=dict)
     others: dict[int, ParticleData] = field(default_factory=dict)
     spheres_of: str = ""
     outside: Outside | None = None
@@ -199,6 +204,14 @@ class Particles(ABC):
     @abstractmethod
     def column(self, name: str) -> Any:
         """Return a property of all particles on the host, in the order of the snapshot; None if it was not read."""
+
+    def _energies_of(self, ptype: int, part: ParticleData) -> Any:
+        """Return the internal energies of a type in the dtype of the positions, 0 without; None if no type has any."""
+        if not self.internal_energy:
+            return None
+        energies = self.internal_energy.get(ptype)
+        # A product is distributed over the devices like the positions.
+        return 0 * part.pos[..., 0] if energies is None else energies.astype(part.pos.dtype)
 
     def types(self) -> list[int]:
         """Return all particle types, the grouped type first."""

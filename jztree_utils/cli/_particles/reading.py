@@ -1,5 +1,6 @@
 """Reading the particles of a snapshot onto one device or many."""
 
+import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,14 @@ def read_particles(
     first = snapshots[0]
     with io.failing_together(mesh):
         in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
-        names = [name for name in first.present(("pos",), optional) if name in in_all]
+        names = [name for name in first.present(("pos",), optional) if name in in_all and name != "internal_energy"]
+        with_energies = [one for one in snapshots if "internal_energy" in one.present(("pos",), optional)]
         ndim = first.layout("pos")[1][0]
         others = [] if matter is None else matter.snapshots
         check_fits([*snapshots, *others], mesh.size)
         id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
-    motions = [[name for name in snapshot.present(("pos",), optional) if name != "id"] for snapshot in others]
+    of_others = tuple(name for name in optional if name in ("mass", "vel"))
+    motions = [snapshot.present(("pos",), of_others) for snapshot in others]
     wide = any(needs_64_bits(snapshot, names) for snapshot in snapshots)
     wide |= any(needs_64_bits(snapshot, held) for snapshot, held in zip(others, motions, strict=True))
     about: dict[str, Any] = {
@@ -140,6 +143,7 @@ def read_particles(
             for snapshot, held in zip(others, motions, strict=True)
         }
         about |= {"part": parts[0], "attached": attached, "others": around}
+        about["internal_energy"] = {snapshot.ptype: _read_energies(snapshot, mesh) for snapshot in with_energies}
         if mesh.size == 1:
             return OneDevice(**about)
         return ManyDevices(mesh=mesh, id_dtype=id_dtype, **about)
@@ -151,6 +155,14 @@ def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -
         return _read_all(snapshot, names, wide)
     part = io.shard_snapshot(snapshot, mesh, names, id_words=True, finite=True)
     return replace(part, pos=jnp.asarray(part.pos, np.float64)) if wide else part
+
+
+def _read_energies(snapshot: io.Snapshot, mesh: Mesh) -> Any:
+    """Read the internal energies of one type onto the host, or distribute them to the devices of ``mesh``."""
+    if mesh.size == 1:
+        return snapshot.read("internal_energy", finite=True)
+    read = functools.partial(snapshot.read, "internal_energy", finite=True)
+    return io.shard_rows(read, snapshot.num, mesh)
 
 
 def needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:

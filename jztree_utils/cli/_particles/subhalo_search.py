@@ -32,6 +32,7 @@ class SubhaloOptions:
             min_bound=self.min_bound,
             candidates=self.candidates,
             types=grouped.kind,
+            internal_energy=grouped.internal_energy,
             boxsize=boxsize,
         )
         return result
