@@ -58,12 +58,6 @@ def draw_radius(axes: Any, table: Table) -> None:
     axes.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
 
 
-def draw_stages(axes: Any, table: Table) -> None:
-    bars(axes, table, ["measured, ms"])
-    axes.set(xscale="log", xlabel="ms for 1e6 points")
-    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
-
-
 def draw_memory(axes: Any, table: Table) -> None:
     bars(axes, table, ["memory over positions"])
     axes.set(xlabel="peak memory, divided by the memory of the positions")
@@ -88,7 +82,6 @@ def draw_ranks(axes: Any, table: Table) -> None:
 
 CHARTS: dict[str, Callable[[Any, Table], None]] = {
     "radius": draw_radius,
-    "stages": draw_stages,
     "memory": draw_memory,
     "devices": draw_devices,
     "ranks": draw_ranks,

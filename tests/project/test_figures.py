@@ -22,7 +22,7 @@ Values = dict[str, float]
 
 # Tables without measurements, on pages with measurements.
 OTHER_TABLES = {
-    "docs/gpu.md": {"GPU backend", "", "environment variable", "place", "step"},
+    "docs/gpu.md": {"GPU backend", "", "step"},
 }
 MEASURED = r"[\d.,]+ (?:ms|s|seconds|minutes|times)\b"
 
@@ -82,18 +82,6 @@ def figure(cell: str) -> str:
     return result[-1] if result else ""
 
 
-def one_device(group: str, head: str, factor: float, names: dict[str, str]) -> Callable[[Row], Values]:
-    """Return values of ``one_device`` for rows whose names in the record are ``names``."""
-    (record,) = records("one_device_2026-11-25.json")
-    return lambda row: {head: factor * at(record, f"{group}/{names[next(iter(row.values()))]}")}
-
-
-STAGES = {
-    "z-sort": "zsort",
-    "hierarchy": "hierarchy",
-    "kNN, k=8, tree given": "knn, tree given",
-    "labels, b=0.2, tree given": "labels, tree given",
-}
 MEMORY = {
     "kNN": "knn",
     "labels": "labels",
@@ -105,6 +93,13 @@ MEMORY = {
     "pairs_within`, without `.jit": "pairs, plain call",
     "pair counts": "pair counts",
 }
+
+
+def peak_memory(row: Row) -> Values:
+    (record,) = records("one_device_2026-11-25.json")
+    return {"memory over positions": record["peak memory over positions"][MEMORY[row["call"]]]}
+
+
 DEVICES = {
     "sort in z-order": "zsort",
     "kNN, k=8, results sent home": "knn",
@@ -174,33 +169,17 @@ def gpu_calls(row: Row) -> Values:
     return values
 
 
-def gpu_calls_in_a_row(row: Row) -> Values:
-    (record,) = records("gpu_h100_2026-11-27.json")
-    call = at(record, "stages/time")[gpu_key(row["20 calls in a row"], row["points"])]
-    return {"time per call, ms": 1e3 * call["seconds in a row"], "a single call, ms": 1e3 * call["seconds"]}
-
-
-def few_queries(row: Row) -> Values:
-    (record,) = records("gpu_h100_2026-11-27_tests.json")
-    name = "knn k=8" if row["queries"].startswith("kNN") else "counts"
-    heads = [head for head in row if head != "queries"]
-    return {head: at(record, "stages/time")[f"{name}, {number(head):.0f} queries"][0] for head in heads}
-
-
 # By page and, in the order of the page, the first heading of a table and the recorded values of one of its rows.
 TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
     "docs/performance.md": [
         ("seconds", peers),
         ("seconds", peers),
-        ("stage", one_device("stages open", "measured, ms", 1e3, STAGES)),
-        ("call", one_device("peak memory over positions", "memory over positions", 1, MEMORY)),
+        ("call", peak_memory),
         ("elapsed, over one device", devices),
         ("ranks", ranks),
     ],
     "docs/gpu.md": [
         ("call", gpu_calls),
-        ("20 calls in a row", gpu_calls_in_a_row),
-        ("queries", few_queries),
     ],
 }
 
@@ -258,6 +237,7 @@ PEERS, ONE_GPU, TESTS_ON_GPU = "against_peers.jsonl", "gpu_h100_2026-11-27.json"
 INSTALL, LARGE = "install_2026-11-28.json", "large.jsonl"
 SMALL, TIME = "2/small", "0/stages/time"
 DIMENSIONS = ("1D", "2D", "4D", "6D", "8D")
+QUERIES = (1, 1000, 10000, 100000)
 # By page: a sentence, with a group for each of its figures, and their recorded values.
 SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
     "README.md": [
@@ -323,6 +303,12 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
             ),
         ),
         (r"Friends-of-friends of 1,000 points takes (\S+) ms", recorded(TESTS_ON_GPU, f"{TIME}/fof n=1000/0")),
+        (
+            r"take (\S+), (\S+), (\S+) and (\S+) ms for kNN with k=8, and (\S+), (\S+), (\S+) and (\S+) ms for counts",
+            recorded(
+                TESTS_ON_GPU, *(f"{TIME}/{name}, {n} queries/0" for name in ("knn k=8", "counts") for n in QUERIES)
+            ),
+        ),
         (
             r"k=8 takes (\S+) ms in 1D, (\S+) in 2D, (\S+) in 4D, (\S+) in 6D and (\S+) in 8D",
             recorded(TESTS_ON_GPU, *(f"{TIME}/knn k=8 {dims}/0" for dims in DIMENSIONS)),
