@@ -1,4 +1,4 @@
-"""The number of waits of a call for the GPU, counted by the emulator; docs/how_it_works.md lists these numbers."""
+"""The number of waits of a call for the GPU, counted by the emulator."""
 
 import ctypes
 import functools
