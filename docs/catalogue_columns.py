@@ -1,6 +1,6 @@
-"""Sphinx extension: the table of all catalogue columns, from the descriptions in files of every layout.
+"""Sphinx extension: the tables of all columns of groups and subhaloes.
 
-The build writes a catalogue of the sample with all properties in each layout, so the page always agrees with the files.
+The build writes a catalogue of the sample with all properties in each layout, so the page agrees with the files.
 """
 
 import subprocess
@@ -12,7 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-PAGE = "properties"
+from jztree.substructure import DEFINITIONS
+
 _MARK = "<!-- the table -->"
 _GROUPS = {"native": "Groups", "gadget4": "Group", "swift": "Groups"}
 _OTHER_THAN_COLUMNS = ("GroupAscale", "GroupIDs")
@@ -26,11 +27,20 @@ def setup(app: Any) -> dict[str, bool]:
 
 def fill_in(_app: Any, page: str, source: list[str]) -> None:
     """Insert the table into its page."""
-    if page == PAGE:
-        source[0] = source[0].replace(_MARK, table())
+    if page in TABLES:
+        source[0] = source[0].replace(_MARK, TABLES[page]())
 
 
-def table() -> str:
+def table_of_subhaloes() -> str:
+    """Return the table in Markdown: name, definition and paper of each column."""
+    lines = ["| column | definition | paper |", "|---|---|---|"]
+    for name, (_, words, paper) in DEFINITIONS.items():
+        definition = words.replace("|", "\\|")
+        lines.append(f"| `{name}` | {definition} | {paper} |")
+    return "\n".join(lines)
+
+
+def table_of_groups() -> str:
     """Return the table in Markdown: name, definition with its source, kind of unit, and names in other layouts."""
     with tempfile.TemporaryDirectory() as folder:
         paths = {layout: Path(folder, f"{layout}.hdf5") for layout in _GROUPS}
@@ -76,3 +86,6 @@ def name_of(column: Column, others: dict[str, Column]) -> str:
     said = [name for name, other in others.items() if other.text() == column.text()]
     same = said or [name for name, other in others.items() if np.array_equal(column.values, other.values)]
     return " ".join(f"`{name}`" for name in same) or "—"
+
+
+TABLES = {"properties": table_of_groups, "subhaloes": table_of_subhaloes}

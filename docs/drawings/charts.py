@@ -70,7 +70,11 @@ def draw_devices(axes: Any, table: Table) -> None:
 
 
 def draw_ranks(axes: Any, table: Table) -> None:
-    shown = ["sort, hierarchy, search, ms", "sum of the previous five rows, ms", "collectives of kNN by the model, ms"]
+    shown = [
+        "sort, hierarchy, search, ms",
+        "boxes, ghosts and splitters for other ranks, ms",
+        "collectives of kNN by the model, ms",
+    ]
     labels = ["work of a single device", "work for other ranks", "collectives (model)"]
     rows = [list(table[name].values()) for name in shown]
     ranks = list(table[shown[0]])

@@ -22,7 +22,7 @@ Values = dict[str, float]
 
 # Tables without measurements, on pages with measurements.
 OTHER_TABLES = {
-    "docs/gpu.md": {"GPU backend", "", "step"},
+    "docs/gpu.md": {"", "step"},
 }
 MEASURED = r"[\d.,]+ (?:ms|s|seconds|minutes|times)\b"
 
@@ -125,7 +125,7 @@ def devices(row: Row) -> Values:
     for words, key in counts.items():
         sent = re.search(rf"{words} ([\d.]+) %", row["rows sent, after the sort"])
         assert not sent or agrees(sent[1], stage["counts"][key] / 1e4), row
-    return values | {"one device, 1e6, random order": stage["one device seconds"]}
+    return values
 
 
 def ranks(row: Row) -> Values:
@@ -134,14 +134,7 @@ def ranks(row: Row) -> Values:
     columns = {f"{measured['ranks']:,}": measured for measured in record["measured"]}
     parts: dict[str, Callable[[Any], float]] = {
         "sort, hierarchy, search, ms": lambda costs: sum(costs["alone_ms"].values()),
-        "boxes around own particles, ms": lambda costs: sum(
-            ms for name, ms in costs["with_others_ms"].items() if name.startswith("own boxes")
-        ),
-        "find leaves with neighbours on other ranks, ms": lambda costs: costs["with_others_ms"]["open leaves"],
-        "select the ranks that need each box, ms": lambda costs: costs["with_others_ms"]["boxes to send"],
-        "select the particles that other ranks need, ms": lambda costs: costs["with_others_ms"]["ghosts to send"],
-        "splitters of the sort, ms": lambda costs: costs["with_others_ms"]["splitters"],
-        "sum of the previous five rows, ms": lambda costs: sum(costs["with_others_ms"].values()),
+        "boxes, ghosts and splitters for other ranks, ms": lambda costs: sum(costs["with_others_ms"].values()),
         "collectives of kNN by the model, ms": lambda costs: sum(costs["collectives_ms"].values()),
         "MB of data about other ranks": lambda costs: sum(costs["agreed_mb"].values()),
     }
