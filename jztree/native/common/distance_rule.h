@@ -39,10 +39,10 @@ struct ExactRadius {
 
   // Whether lengths apart(d) along `dims` dimensions make a distance of at most the radius.
   template <typename Apart>
-  JZTREE_BOTH bool reaches(int dims, const Apart& apart) const {
+  JZTREE_BOTH bool reaches(int dims, const Apart& displacement) const {
     double sum = 0;
     for (int d = 0; d < dims; ++d) {
-      double length = apart(d) * factor;
+      double length = displacement(d) * factor;
       sum += length * length;
     }
     return sum <= radius2;
@@ -94,7 +94,7 @@ struct DistanceRule {
   JZTREE_BOTH double distance2(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      double length = apart(a[d], b[d], d) * factor;
+      double length = displacement(a[d], b[d], d) * factor;
       sum += length * length;
     }
     return sum;
@@ -104,7 +104,7 @@ struct DistanceRule {
   JZTREE_BOTH T length(double distance2) const { return static_cast<T>(std::sqrt(distance2) * (1 / factor)); }
 
   // The separation of two particles along one dimension, from the input positions, in float64.
-  JZTREE_BOTH double apart(T a, T b, int d) const {
+  JZTREE_BOTH double displacement(T a, T b, int d) const {
     return nearest_difference(static_cast<double>(a), static_cast<double>(b), period[d]);
   }
 
@@ -112,7 +112,7 @@ struct DistanceRule {
   // surely2 to possibly2. For other pairs the result is meaningless: positions far outside a periodic box have lost
   // their exact place in it.
   JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const ExactRadius& radius) const {
-    return radius.reaches(D, [&](int d) { return apart(a[d], b[d], d); });
+    return radius.reaches(D, [&](int d) { return displacement(a[d], b[d], d); });
   }
 
   // Whether all pairs of particles of two boxes are surely within a radius; see Within for surely2. If so, it also

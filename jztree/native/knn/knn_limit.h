@@ -22,8 +22,8 @@ class Limits {
   bool any() const { return in_.limit.count > 0; }
 
   Within<T> of(int64_t query) const {
-    double given = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
-    Within<T> limit = given >= 0 ? rule_.within(given) : Within<T>{};
+    double radius = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
+    Within<T> limit = radius >= 0 ? rule_.within(radius) : Within<T>{};
     // For comparison by "at most".
     limit.surely2 = std::nextafter(limit.surely2, -std::numeric_limits<T>::infinity());
     return limit;
@@ -34,31 +34,31 @@ class Limits {
     kept.assign(near.chosen, near.chosen + near.words);
     for (int64_t w = 0; w < near.words; ++w)
       for (int64_t block = 0; block < Near<T>::word; block += lanes) {
-        auto chosen = static_cast<uint32_t>(kept[static_cast<size_t>(w)] >> block & 0xffff);
-        if (chosen == 0) continue;
+        auto bits = static_cast<uint32_t>(kept[static_cast<size_t>(w)] >> block & 0xffff);
+        if (bits == 0) continue;
         int64_t place = w * Near<T>::word + block;
         Lanes<T> distance2;
         load(near.distance2 + place, distance2);
-        uint32_t unsure = chosen & ~lanes_at_most(distance2, Lanes<T>(limit.surely2));
-        if (unsure != 0) kept[static_cast<size_t>(w)] &= ~(beyond(query, limit, near.first + place, unsure) << block);
+        uint32_t unsure = bits & ~lanes_at_most(distance2, Lanes<T>(limit.surely2));
+        if (unsure != 0) kept[static_cast<size_t>(w)] &= ~(outside(query, limit, near.first + place, unsure) << block);
       }
     return {near.distance2, kept.data(), near.words, near.first};
   }
 
  private:
   // Return the rows from `first` on with a bit in `unsure` that are not within the limit.
-  JZTREE_APART uint64_t beyond(int64_t query, const Within<T>& limit, int64_t first, uint32_t unsure) const {
-    uint64_t beyond = 0;
+  JZTREE_APART uint64_t outside(int64_t query, const Within<T>& limit, int64_t first, uint32_t unsure) const {
+    uint64_t bits = 0;
     for (; unsure != 0; unsure &= unsure - 1) {
       int lane = __builtin_ctz(unsure);
-      if (!is_within(query, first + lane, limit.exact)) beyond |= uint64_t{1} << lane;
+      if (!is_within(query, first + lane, limit.exact)) bits |= uint64_t{1} << lane;
     }
-    return beyond;
+    return bits;
   }
 
   bool is_within(int64_t query, int64_t source, const ExactRadius& radius) const {
     const From *a = in_.queries.pos + query * D, *b = in_.sources.pos + source * D;
-    return radius.reaches(D, [&](int d) { return rule_.apart(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
+    return radius.reaches(D, [&](int d) { return rule_.displacement(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
   }
 
   const Neighbours<D, From>& in_;

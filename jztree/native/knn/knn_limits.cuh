@@ -36,9 +36,9 @@ template <typename From, int W, typename T>
 Limits<W, T> limits_on_device(Queue& queue, const Lengths& given, const Scale<W, T>* scale) {
   if (given.count == 0) return {};
   auto* rule = queue.scratch<DistanceRule<W, T>>(1);
-  auto* each = queue.scratch<Within<T>>(given.count);
-  queue.launch_over(given.count, make_limits<From, W, T>, given, scale, rule, each);
-  return {rule, each, given.count};
+  auto* limits = queue.scratch<Within<T>>(given.count);
+  queue.launch_over(given.count, make_limits<From, W, T>, given, scale, rule, limits);
+  return {rule, limits, given.count};
 }
 
 // The bound of a list with this last candidate.
@@ -56,8 +56,8 @@ JZTREE_APART bool is_beyond(const Problem<From>& problem, const Limits<W, T>& li
   if (distance2 < limit.surely2) return false;
   const int dims = problem.sources.dims;
   const From *a = problem.queries.pos + query * dims, *b = problem.sources.pos + static_cast<int64_t>(source) * dims;
-  return !limit.exact.reaches(dims,
-                              [&](int d) { return limits.rule->apart(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
+  return !limit.exact.reaches(
+      dims, [&](int d) { return limits.rule->displacement(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
 }
 
 }  // namespace jztree

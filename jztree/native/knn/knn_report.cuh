@@ -18,17 +18,17 @@ class Report {
  public:
   __device__ Report(const Problem<From>& problem, const DistanceRule<W, From>& rule, int64_t query)
       : problem_(problem), rule_(rule), query_(query), first_(problem.out_row(query) * problem.k) {
-    const int64_t own = query_ < problem_.queries.num() ? problem_.own_row(query_) : -1;
+    const int64_t self_row = query_ < problem_.queries.num() ? problem_.own_row(query_) : -1;
     // The query itself stays the first.
-    begin_ = problem_.own_first(own) ? 1 : 0;
+    begin_ = problem_.own_first(self_row) ? 1 : 0;
   }
 
   // The row of the i-th neighbour, or -1; and its squared distance.
   __device__ int32_t place(int64_t i) const { return problem_.index[first_ + i]; }
   __device__ double square_of(int32_t source) const { return source < 0 ? 0. : square(source); }
 
-  __device__ void write_radius(int64_t i, int32_t source, double mine) const {
-    problem_.radius[first_ + i] = source < 0 ? std::numeric_limits<From>::infinity() : rule_.length(mine);
+  __device__ void write_radius(int64_t i, int32_t source, double distance2) const {
+    problem_.radius[first_ + i] = source < 0 ? std::numeric_limits<From>::infinity() : rule_.length(distance2);
   }
   __device__ void write_source_row(int64_t i) const {
     if (place(i) >= 0) problem_.index[first_ + i] = problem_.source_rows[place(i)];
@@ -36,19 +36,19 @@ class Report {
 
   // Whether the i-th neighbour must come before the one before it, whose squared distance and row are `last`,
   // `last_row`.
-  __device__ bool is_misplaced(int64_t i, int32_t source, double mine, int32_t last_row, double last) const {
-    return i > begin_ && source >= 0 && is_before(mine, source, last, last_row);
+  __device__ bool is_misplaced(int64_t i, int32_t source, double distance2, int32_t last_row, double last) const {
+    return i > begin_ && source >= 0 && is_before(distance2, source, last, last_row);
   }
 
   // Sort all neighbours. Searches compare in the precision of the positions, so few neighbours change places.
   __device__ void sort() const {
     double last = 0;
     for (int64_t i = 0; i < problem_.k && place(i) >= 0; ++i) {
-      const double mine = square(place(i));
-      if (i > begin_ && is_before(mine, place(i), last, place(i - 1))) {
-        move_down(i, mine);
+      const double distance2 = square(place(i));
+      if (i > begin_ && is_before(distance2, place(i), last, place(i - 1))) {
+        move_down(i, distance2);
       } else {
-        last = mine;
+        last = distance2;
       }
     }
   }
@@ -58,8 +58,9 @@ class Report {
     const int dims = problem_.sources.dims;
     double sum = 0;
     for (int d = 0; d < dims; ++d) {
-      double apart = rule_.apart(problem_.queries.pos[query_ * dims + d], problem_.sources.pos[source * dims + d], d);
-      sum += apart * rule_.factor * (apart * rule_.factor);
+      double displacement =
+          rule_.displacement(problem_.queries.pos[query_ * dims + d], problem_.sources.pos[source * dims + d], d);
+      sum += displacement * rule_.factor * (displacement * rule_.factor);
     }
     return sum;
   }
@@ -69,16 +70,16 @@ class Report {
   }
 
   // Insert the i-th neighbour among those before it. This is rare, so squares are computed again.
-  __device__ void move_down(int64_t i, double mine) const {
+  __device__ void move_down(int64_t i, double distance2) const {
     const int32_t row = place(i);
     for (; i > begin_; --i) {
       const double before = square(place(i - 1));
-      if (!is_before(mine, row, before, place(i - 1))) break;
+      if (!is_before(distance2, row, before, place(i - 1))) break;
       problem_.index[first_ + i] = place(i - 1);
       problem_.radius[first_ + i] = rule_.length(before);
     }
     problem_.index[first_ + i] = row;
-    problem_.radius[first_ + i] = rule_.length(mine);
+    problem_.radius[first_ + i] = rule_.length(distance2);
   }
 
   const Problem<From>& problem_;
@@ -93,8 +94,8 @@ class WarpReport {
  public:
   __device__ WarpReport(const Problem<From>& problem, const DistanceRule<W, From>& rule, int64_t group)
       : problem_(problem), rule_(rule), first_(group * warp_size), k_(static_cast<int>(problem.k)) {
-    const int64_t left = problem.count() - first_;
-    queries_ = static_cast<int>(left < warp_size ? left : warp_size);
+    const int64_t remaining = problem.count() - first_;
+    queries_ = static_cast<int>(remaining < warp_size ? remaining : warp_size);
   }
 
   __device__ void write() const {
@@ -103,26 +104,26 @@ class WarpReport {
     if (misplaced >> lane_index() & 1) query(lane_index()).sort();
     __syncwarp();
     if (!problem_.source_rows) return;
-    for_each([&](int which, int i) {
-      if (which < queries_) query(which).write_source_row(i);
+    for_each([&](int q, int i) {
+      if (q < queries_) query(q).write_source_row(i);
     });
   }
 
  private:
-  __device__ Report<W, From> query(int which) const { return {problem_, rule_, problem_.query(first_ + which)}; }
+  __device__ Report<W, From> query(int q) const { return {problem_, rule_, problem_.query(first_ + q)}; }
 
   // Call body(query, neighbour) for all neighbours of 32 queries. All lanes call it equally often.
   template <typename Body>
   __device__ void for_each(const Body& body) const {
     const int more_queries = warp_size / k_, more = warp_size % k_;
-    int which = lane_index() / k_, i = lane_index() % k_;
+    int q = lane_index() / k_, i = lane_index() % k_;
     for (int step = 0; step < k_; ++step) {
-      body(which, i);
-      which += more_queries;
+      body(q, i);
+      q += more_queries;
       i += more;
       if (i < k_) continue;
       i -= k_;
-      ++which;
+      ++q;
     }
   }
 
@@ -132,22 +133,22 @@ class WarpReport {
     // Of the last lane in the step before: the neighbour before that of the first lane.
     double carried = 0;
     int32_t carried_row = -1;
-    for_each([&](int which, int i) {
-      const bool takes_part = which < queries_;
-      const Report<W, From> report = query(takes_part ? which : 0);
+    for_each([&](int q, int i) {
+      const bool takes_part = q < queries_;
+      const Report<W, From> report = query(takes_part ? q : 0);
       const int32_t source = takes_part ? report.place(i) : -1;
-      const double mine = report.square_of(source);
-      double last = __shfl_up_sync(all_lanes, mine, 1);
+      const double distance2 = report.square_of(source);
+      double last = __shfl_up_sync(all_lanes, distance2, 1);
       int32_t last_row = __shfl_up_sync(all_lanes, source, 1);
       if (lane_index() == 0) {
         last = carried;
         last_row = carried_row;
       }
-      carried = __shfl_sync(all_lanes, mine, warp_size - 1);
+      carried = __shfl_sync(all_lanes, distance2, warp_size - 1);
       carried_row = __shfl_sync(all_lanes, source, warp_size - 1);
       if (!takes_part) return;
-      report.write_radius(i, source, mine);
-      if (report.is_misplaced(i, source, mine, last_row, last)) misplaced |= 1u << which;
+      report.write_radius(i, source, distance2);
+      if (report.is_misplaced(i, source, distance2, last_row, last)) misplaced |= 1u << q;
     });
     return warp_reduce(misplaced, [](uint32_t a, uint32_t b) { return a | b; });
   }

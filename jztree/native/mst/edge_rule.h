@@ -67,7 +67,7 @@ struct EdgeRule : DistanceRule<D, T> {
   JZTREE_BOTH double weight(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      const double length = this->apart(a[d], b[d], d) * this->scale;
+      const double length = this->displacement(a[d], b[d], d) * this->scale;
       sum += length * length;
     }
     return sum;
@@ -80,7 +80,7 @@ struct EdgeRule : DistanceRule<D, T> {
     for (int d = 0; d < 2; ++d) {
       const double length = static_cast<double>(to[d]) - static_cast<double>(from[d]), period = this->period[d];
       const bool across = period > 0 && std::fabs(length) > period / 2;
-      offsets[d] = static_cast<float>((across ? this->apart(to[d], from[d], d) : length) * this->scale * unit);
+      offsets[d] = static_cast<float>((across ? this->displacement(to[d], from[d], d) : length) * this->scale * unit);
     }
     return {offsets[0], offsets[1]};
   }

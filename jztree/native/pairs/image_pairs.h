@@ -26,12 +26,12 @@ class ImagePairs {
   // Add the pairs with an image of the sources in these rows.
   void add(const int32_t* rows, int64_t number, const BoxImage<D>& image) {
     while (number > 0) {
-      const int64_t some = std::min(number, most - number_);
-      gather(rows, some, image);
-      number_ += some;
-      rows += some;
-      number -= some;
-      if (number_ == most) write();
+      const int64_t batch = std::min(number, capacity - number_);
+      gather(rows, batch, image);
+      number_ += batch;
+      rows += batch;
+      number -= batch;
+      if (number_ == capacity) write();
     }
   }
 
@@ -53,7 +53,7 @@ class ImagePairs {
 
  private:
   // The number of pairs per batch: a vector load stalls unless its numbers were stored long before.
-  static constexpr int64_t most = 8 * lanes;
+  static constexpr int64_t capacity = 8 * lanes;
 
   void gather(const int32_t* rows, int64_t number, const BoxImage<D>& image) {
     for (int64_t i = 0; i < number; ++i) {
@@ -93,9 +93,9 @@ class ImagePairs {
     load(image_[d] + first, image);
     if (!Moved) return difference_less(to, image, d);
     const Lanes<double> given = Lanes<double>(static_cast<double>(in_.queries.pos[query_ * D + d])) - to;
-    double near[lanes];
-    for (int64_t i = 0; i < lanes; ++i) near[i] = nearer(to_[d][first + i], rule_.period[d]);
-    load(near, to);
+    double nearest[lanes];
+    for (int64_t i = 0; i < lanes; ++i) nearest[i] = nearer(to_[d][first + i], rule_.period[d]);
+    load(nearest, to);
     const Lanes<double> apart = Lanes<double>(from_[d]) - to;
     Lanes<double> inside;
     load(inside_[d] + first, inside);
@@ -132,7 +132,7 @@ class ImagePairs {
     std::copy_n(distance_, number_, in_.distance + place_);
   }
   template <typename From, typename To>
-  void put_rows(const From (&from)[D][most], To* to) const {
+  void put_rows(const From (&from)[D][capacity], To* to) const {
     for (int64_t i = 0; i < number_; ++i)
       for (int d = 0; d < D; ++d) to[i * D + d] = static_cast<To>(from[d][i]);
   }
@@ -146,8 +146,8 @@ class ImagePairs {
   // The current query, the place of the next pair, and the pending sources.
   int64_t query_ = 0, place_ = 0, number_ = 0;
   double from_[D];
-  T to_[D][most], inside_[D][most], vector_[D][most], distance_[most];
-  double image_[D][most];
+  T to_[D][capacity], inside_[D][capacity], vector_[D][capacity], distance_[capacity];
+  double image_[D][capacity];
 };
 
 }  // namespace jztree

@@ -31,12 +31,12 @@ struct ImageRange {
   int64_t first, last;
 };
 
-// The images of a box of queries, [low, high], that may be within `farthest` of sources in [source_low, source_high].
-// All are scaled, in float64; the dimension is periodic. The caller guarantees fewer than 2^31 images.
+// The images of a box of queries, [low, high], that may be within `max_distance` of sources in [source_low,
+// source_high]. All are scaled, in float64; the dimension is periodic. The caller guarantees fewer than 2^31 images.
 template <typename T>
 JZTREE_BOTH ImageRange images_within(double low, double high, double source_low, double source_high, double period,
-                                     double farthest) {
-  double reach = farthest / period, slack = 64 * std::numeric_limits<T>::epsilon() * (1 + reach);
+                                     double max_distance) {
+  double reach = max_distance / period, slack = 64 * std::numeric_limits<T>::epsilon() * (1 + reach);
   double first = std::ceil((low - source_high) / period - reach - slack),
          last = std::floor((high - source_low) / period + reach + slack);
   if (!(last - first < 0x1p32)) return {0, -1};
@@ -62,8 +62,8 @@ JZTREE_BOTH double image_difference(const DistanceRule<D, T>& rule, T a, T b, in
 template <typename T>
 JZTREE_BOTH int32_t image_shift(T a, T b, double difference, double period) {
   if (!(period > 0)) return 0;
-  double given = static_cast<double>(a) - static_cast<double>(b);
-  return static_cast<int32_t>(whole_boxes(given - difference, period));
+  double input_difference = static_cast<double>(a) - static_cast<double>(b);
+  return static_cast<int32_t>(whole_boxes(input_difference - difference, period));
 }
 
 }  // namespace jztree

@@ -44,7 +44,7 @@ struct ImageProblem {
   const Setup* setup;
   const Within<T>* within;  // a single one for all queries, or one per query in output order
   Lengths radius;
-  bool same, half;
+  bool one_set, half;
 
   __device__ int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
   __device__ int64_t source_name(int64_t source) const { return source_names ? source_names[source] : source; }
@@ -55,8 +55,8 @@ template <int D, typename T>
 __global__ void make_image_radii(Lengths radius, const ImageSetup<D, T>* setup, Within<T>* within) {
   int64_t i = thread_index();
   if (i >= radius.count) return;
-  double given = radius[i];
-  within[i] = given >= 0 ? image_radius(setup->rule, given, setup->scale) : Within<T>{};
+  double length = radius[i];
+  within[i] = length >= 0 ? image_radius(setup->rule, length, setup->scale) : Within<T>{};
 }
 
 template <int D, typename T>
@@ -75,20 +75,20 @@ class ImageWalk {
     query_ = tile + lane_index();
     used_ = query_ < end;
     limit_ = Within<T>{};
-    double farthest = -1;
+    double max_radius = -1;
     if (used_) {
-      int64_t mine = in_.radius.count > 1 ? in_.output_row(query_) : 0;
-      limit_ = in_.within[mine];
-      farthest = in_.radius[mine];
+      int64_t row = in_.radius.count > 1 ? in_.output_row(query_) : 0;
+      limit_ = in_.within[row];
+      max_radius = in_.radius[row];
       own_ = load_point(in_.queries.pos, query_, setup_.scale);
     }
-    farthest = warp_max(farthest);
-    if (farthest < 0) return;
+    max_radius = warp_max(max_radius);
+    if (max_radius < 0) return;
     possibly2_ = warp_max(limit_.possibly2);
     ImageRange range[D];
-    if (!images(farthest * static_cast<double>(setup_.scale.factor), range)) return;
+    if (!images(max_radius * static_cast<double>(setup_.scale.factor), range)) return;
     for (int d = 0; d < D; ++d) image_[d] = range[d].first;
-    for (bool more = true; more; more = next_image(range)) {
+    for (bool has_image = true; has_image; has_image = next_image(range)) {
       look_from();
       NodeRange nodes;
       for (stack_.begin(in_.sources); stack_.next(&nodes);) step(nodes, visit);
@@ -96,7 +96,7 @@ class ImageWalk {
   }
 
   // The current image of a pair, from the input positions: its difference in each dimension, in float64.
-  __device__ void apart(uint32_t row, double* difference) const {
+  __device__ void displacement(uint32_t row, double* difference) const {
     const T *a = in_.queries.pos + query_ * D, *b = in_.sources.pos + static_cast<int64_t>(row) * D;
     const RowPoint<D, T> other = load_point(in_.sources.pos, row, setup_.scale);
     for (int d = 0; d < D; ++d) {
@@ -110,14 +110,14 @@ class ImageWalk {
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
   // Set the range of images within this distance. Returns false if it is empty. All lanes call this together.
-  __device__ bool images(double farthest, ImageRange* range) {
+  __device__ bool images(double max_distance, ImageRange* range) {
     bool any = true;
     all_ = box_of_lanes(own_, used_);
     for (int d = 0; d < D; ++d) {
       range[d] = {0, 0};
       double period = setup_.scale.raw_period[d] * static_cast<double>(setup_.scale.factor);
       if (period > 0)
-        range[d] = images_within<T>(all_.low[d], all_.high[d], setup_.low[d], setup_.high[d], period, farthest);
+        range[d] = images_within<T>(all_.low[d], all_.high[d], setup_.low[d], setup_.high[d], period, max_distance);
       any &= range[d].first <= range[d].last;
     }
     return any;
@@ -139,11 +139,11 @@ class ImageWalk {
   __device__ void look_from() {
     for (int d = 0; d < D; ++d) {
       T boxes = static_cast<T>(image_[d]);
-      T by = image_[d] == 0 ? T{0} : boxes * setup_.scale.period[d];
-      T rest = image_[d] == 0 ? T{0} : boxes * setup_.scale.period_rest[d];
-      box_.low[d] = all_.low[d] - by - rest;
-      box_.high[d] = all_.high[d] - by - rest;
-      at_.x[d] = own_.x[d] - by - rest;
+      T shift = image_[d] == 0 ? T{0} : boxes * setup_.scale.period[d];
+      T shift_rest = image_[d] == 0 ? T{0} : boxes * setup_.scale.period_rest[d];
+      box_.low[d] = all_.low[d] - shift - shift_rest;
+      box_.high[d] = all_.high[d] - shift - shift_rest;
+      at_.x[d] = own_.x[d] - shift - shift_rest;
     }
   }
 
@@ -153,10 +153,10 @@ class ImageWalk {
     T open[D];
     for (int d = 0; d < D; ++d) open[d] = std::numeric_limits<T>::infinity();
     const LaneNode mine(in_.sources, range);
-    bool here = mine.has_rows() &&
-                !(least_distance2(box_.low, box_.high, load_box(in_.sources, mine.node, setup_.scale.factor), open) >
-                  possibly2_);
-    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here),
+    bool is_open = mine.has_rows() &&
+                   !(least_distance2(box_.low, box_.high, load_box(in_.sources, mine.node, setup_.scale.factor), open) >
+                     possibly2_);
+    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, is_open),
                 [&](uint32_t, uint32_t first, uint32_t end) { open_leaf(first, end, visit); });
   }
 
@@ -176,14 +176,14 @@ class ImageWalk {
 
   __device__ bool is_within_as_given(uint32_t row) const {
     double difference[D];
-    apart(row, difference);
+    displacement(row, difference);
     return limit_.exact.reaches(D, [&](int d) { return difference[d]; });
   }
 
   __device__ bool is_wanted(uint32_t row) const {
-    if (!in_.same) return true;
-    int64_t mine = in_.query_name(query_), other = in_.source_name(row);
-    if (mine != other) return !in_.half || mine < other;
+    if (!in_.one_set) return true;
+    int64_t query = in_.query_name(query_), source = in_.source_name(row);
+    if (query != source) return !in_.half || query < source;
     for (int d = 0; d < D; ++d)
       if (image_[d] != 0) return !in_.half || image_[d] > 0;
     return false;

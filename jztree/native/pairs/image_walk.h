@@ -60,8 +60,8 @@ struct StagedPairs {
   }
 
   // This image of a pair, from the input positions: its difference in each dimension, in float64.
-  void apart(const PairsWithin<D, T>& in, int64_t query, int64_t row, const BoxImage<D>& image,
-             double* difference) const {
+  void displacement(const PairsWithin<D, T>& in, int64_t query, int64_t row, const BoxImage<D>& image,
+                    double* difference) const {
     for (int d = 0; d < D; ++d) {
       double inside = static_cast<double>(queries().x[d][query]) - static_cast<double>(sources.x[d][row]);
       difference[d] = image_difference(rule, in.queries.pos[query * D + d], in.sources.pos[row * D + d], d,
@@ -94,15 +94,15 @@ class ImageWalk {
     count_ = queries_.leaf_row(leaf + 1) - begin_;
     within_.clear();
     possibly2_.assign(static_cast<size_t>(count_ + lanes), T{-1});
-    double farthest = -1;
+    double max_radius = -1;
     for (int64_t i = 0; i < count_; ++i) {
       double radius = in_.radius[in_.radius.count > 1 ? in_.output_row(begin_ + i) : 0];
       within_.push_back(staged_.within(radius));
       possibly2_[static_cast<size_t>(i)] = within_.back().possibly2;
-      farthest = std::max(farthest, radius);
+      max_radius = std::max(max_radius, radius);
     }
     most_possibly2_ = *std::max_element(possibly2_.begin(), possibly2_.end());
-    any_ = farthest >= 0 && images(leaf, farthest * static_cast<double>(staged_.scale.factor));
+    any_ = max_radius >= 0 && images(leaf, max_radius * static_cast<double>(staged_.scale.factor));
   }
   // The range of searched images, from the first to the last, in the order of `next_image`.
   bool has_images() const { return any_ && first_ != last_; }
@@ -135,13 +135,13 @@ class ImageWalk {
 
  private:
   // Set the first and the last image that may be within this distance. Returns false if no image may be.
-  bool images(int64_t leaf, double farthest) {
+  bool images(int64_t leaf, double max_distance) {
     for (int d = 0; d < D; ++d) {
       first_[static_cast<size_t>(d)] = last_[static_cast<size_t>(d)] = 0;
       double period = staged_.scale.raw_period[d] * static_cast<double>(staged_.scale.factor);
       if (!(period > 0)) continue;
       ImageRange range = images_within<T>(queries_.low[d][leaf], queries_.high[d][leaf], staged_.low[d],
-                                          staged_.high[d], period, farthest);
+                                          staged_.high[d], period, max_distance);
       if (range.first > range.last) return false;
       first_[static_cast<size_t>(d)] = range.first;
       last_[static_cast<size_t>(d)] = range.last;
@@ -160,7 +160,7 @@ class ImageWalk {
       low_[d] = shifted_down(queries_.low[d][leaf_], shift_[d], shift_rest_[d]);
       high_[d] = shifted_down(queries_.high[d][leaf_], shift_[d], shift_rest_[d]);
     }
-    wants_itself_ = in_.same && is_mirror_wanted();
+    wants_itself_ = in_.one_set && is_mirror_wanted();
   }
 
   template <typename Visit>
@@ -210,10 +210,10 @@ class ImageWalk {
     void operator()(int64_t first, uint32_t used, const Lanes<T>& distance2) const {
       const int64_t row = rows + first;
       uint32_t possibly = used & lanes_at_most(distance2, Lanes<T>(within.possibly2));
-      uint32_t chosen = used & lanes_at_most(distance2, Lanes<T>(within.surely2));
-      if (possibly != chosen) chosen |= walk.decide(i, row, possibly & ~chosen, within.exact);
-      if (walk.in_.same) chosen &= walk.partners(name, row);
-      visit(i, row, chosen);
+      uint32_t mask = used & lanes_at_most(distance2, Lanes<T>(within.surely2));
+      if (possibly != mask) mask |= walk.decide(i, row, possibly & ~mask, within.exact);
+      if (walk.in_.one_set) mask &= walk.partners(name, row);
+      visit(i, row, mask);
     }
     void done() const {}
   };
@@ -229,7 +229,7 @@ class ImageWalk {
 
   bool is_within(int64_t i, int64_t row, const ExactRadius& radius) const {
     double difference[D];
-    staged_.apart(in_, begin_ + i, row, image_, difference);
+    staged_.displacement(in_, begin_ + i, row, image_, difference);
     return radius.reaches(D, [&](int d) { return difference[d]; });
   }
 
@@ -245,12 +245,12 @@ class ImageWalk {
   Lanes<int32_t> names(int64_t row) const {
     if (!in_.source_names) return Lanes<int32_t>(static_cast<int32_t>(row)) + places<int32_t>();
     Lanes<int32_t> out;
-    const int64_t rest = in_.sources.pos.rows() - row;
-    if (rest >= lanes) {
+    const int64_t remaining = in_.sources.pos.rows() - row;
+    if (remaining >= lanes) {
       load(in_.source_names + row, out);
     } else {
       int32_t last[lanes] = {};
-      std::copy_n(in_.source_names + row, rest, last);
+      std::copy_n(in_.source_names + row, remaining, last);
       load(last, out);
     }
     return out;

@@ -25,10 +25,10 @@ struct PairBounds {
 // quantity.
 struct Bins {
   int64_t lo, hi, lo_b, hi_b;
-  bool one() const { return lo == hi && lo_b == hi_b; }
+  bool is_single() const { return lo == hi && lo_b == hi_b; }
   // Whether few edges remain. Narrowing takes one step per edge, so 8 edges cost about as much as the direct lookup of
   // a few pairs.
-  bool few() const { return hi - lo + hi_b - lo_b <= 8; }
+  bool is_short() const { return hi - lo + hi_b - lo_b <= 8; }
 };
 
 // The errors of the quantities of pairs, in addition to the tolerance of the edges.
@@ -92,16 +92,16 @@ class PairBins {
   }
 
   // The entries of the bounds whose pairs may be in bins.
-  uint32_t near(const PairBounds<T>& bounds) const {
+  uint32_t candidates(const PairBounds<T>& bounds) const {
     Lanes<T> gap;
     load(bounds.gap, gap);
-    uint32_t chosen = lanes_at_most(gap, Lanes<T>(first_.outermost()));
+    uint32_t mask = lanes_at_most(gap, Lanes<T>(first_.outermost()));
     if constexpr (Mode == PairMode::across_along) {
       Lanes<T> along;
       load(bounds.gap_along, along);
-      chosen &= lanes_at_most(along, Lanes<T>(farthest_along_));
+      mask &= lanes_at_most(along, Lanes<T>(farthest_along_));
     }
-    return chosen;
+    return mask;
   }
 
  private:

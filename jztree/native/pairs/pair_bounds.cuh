@@ -13,7 +13,7 @@ namespace jztree {
 // quantity.
 struct PairBinRange {
   int lo = 0, hi = 0, lo_b = 0, hi_b = 0;
-  __device__ bool one() const { return lo == hi && lo_b == hi_b; }
+  __device__ bool is_single() const { return lo == hi && lo_b == hi_b; }
 };
 
 template <PairMode Mode, int D, typename T>
@@ -30,9 +30,9 @@ struct PairBinFinder {
   __device__ int axis() const { return to_middle() ? D - 1 : setup.rule.axis; }
   __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != axis(); }
 
-  // The bins of pairs with one particle between `low` and `high` and the other in the box. same: whether all particles
-  // are at one place, so that no bin holds them.
-  __device__ PairBinRange between(const T* low, const T* high, const NodeBox<D, T>& box, bool* same) const {
+  // The bins of pairs with one particle between `low` and `high` and the other in the box. coincide: whether all
+  // particles are at one place, so that no bin holds them.
+  __device__ PairBinRange between(const T* low, const T* high, const NodeBox<D, T>& box, bool* coincide) const {
     T gap_sum = 0, reach_sum = 0, along_gap = 0, along_reach = 0, reaches = 0;
     for (int d = 0; d < D; ++d) {
       T gap = interval_gap<T>(low[d], high[d], box.low[d], box.high[d], setup.gap_period[d]);
@@ -44,7 +44,7 @@ struct PairBinFinder {
       }
       if (sighted && d == axis()) along_gap = gap, along_reach = reach;
     }
-    *same = setup.rule.distances.exact_zero && reaches == 0;
+    *coincide = setup.rule.distances.exact_zero && reaches == 0;
     PairBinRange bins;
     if (to_middle()) {
       narrow_to_middle(gap_sum, reach_sum, along_gap, along_reach, &bins);

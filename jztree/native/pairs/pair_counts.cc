@@ -121,16 +121,16 @@ void pair_counts(const Parallel& parallel, const PairCounts<D, T>& in) {
   const Scale<D, T> scale(period, open_span(period, in.one.tree, in.other.tree).template for_scale<T>());
   const Scale<D, T> turned_scale = turned(scale, axis);
   const PairSide<D, T> one(parallel, in.one, scale, axis);
-  std::optional<PairSide<D, T>> apart;
-  if (!in.self) apart.emplace(parallel, in.other, scale, axis);
-  const PairSide<D, T>& other = in.self ? one : *apart;
+  std::optional<PairSide<D, T>> second_side;
+  if (!in.self) second_side.emplace(parallel, in.other, scale, axis);
+  const PairSide<D, T>& other = in.self ? one : *second_side;
   const DistanceRule<D, T> distances(one.tree.wrapped() || other.tree.wrapped(), one.tree.kept() && other.tree.kept(),
                                      scale);
   const PairRule<D, T> rule(distances, in.mode, in.axis);
   const auto first = edge_table<T, OctaveCells>(in.edges, [&](double edge) { return rule.first_edge(edge); });
   const auto second = edge_table<T, EqualCells>(in.edges_b, [&](double edge) { return rule.second_edge(edge); });
-  const int64_t most = std::max(largest_leaf(one.tree), largest_leaf(other.tree));
-  const PairProblem<D, T> problem{one, other, turned_scale, rule, first, second, most, in.separations};
+  const int64_t max_leaf = std::max(largest_leaf(one.tree), largest_leaf(other.tree));
+  const PairProblem<D, T> problem{one, other, turned_scale, rule, first, second, max_leaf, in.separations};
   switch (in.mode) {
     case PairMode::distance: return count_pairs<PairMode::distance>(parallel, in, problem);
     case PairMode::across_along: return count_pairs<PairMode::across_along>(parallel, in, problem);

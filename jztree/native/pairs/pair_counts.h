@@ -38,8 +38,9 @@ struct SumWords {
     }
     using Narrow = std::numeric_limits<float>;
     double size = std::fabs(number);
-    bool lost = size > static_cast<double>(Narrow::max()) || (size > 0 && size < static_cast<double>(Narrow::min()));
-    Words::write(lost ? std::numeric_limits<double>::quiet_NaN() : number,
+    bool out_of_range =
+        size > static_cast<double>(Narrow::max()) || (size > 0 && size < static_cast<double>(Narrow::min()));
+    Words::write(out_of_range ? std::numeric_limits<double>::quiet_NaN() : number,
                  static_cast<float*>(data) + place * Words::count);
   }
 };

@@ -38,8 +38,8 @@ class EdgeCells {
       first = _mm512_mask_mov_epi32(first, upper, _mm512_permutex2var_epi32(place_[2], cell, place_[3]));
     }
     const __mmask16 beyond = _mm512_cmp_ps_mask(number - error, possibly, _CMP_NLE_UQ);
-    const auto found = _mm512_mask_add_epi32(first, beyond, first, stride_);
-    place.part[0] = (Lanes<int32_t>::Register)found;
+    const auto places = _mm512_mask_add_epi32(first, beyond, first, stride_);
+    place.part[0] = (Lanes<int32_t>::Register)places;
     return _kandn_mask16(beyond, _mm512_cmp_ps_mask(number + error, surely, _CMP_NLE_UQ));
   }
 

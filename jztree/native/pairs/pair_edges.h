@@ -16,13 +16,13 @@ template <typename T>
 class OctaveCells {
  public:
   explicit OctaveCells(const std::vector<T>& possibly) {
-    constexpr int64_t most = 4096;
-    T least = 0;
+    constexpr int64_t max_cells = 4096;
+    T smallest = 0;
     for (T bound : possibly)
-      if (least == 0 && bound > 0) least = bound;
-    if (least == 0) least = 1;
-    int64_t last = octave(std::max(possibly.back(), least));
-    base_ = std::max(octave(least), last - most + 1);
+      if (smallest == 0 && bound > 0) smallest = bound;
+    if (smallest == 0) smallest = 1;
+    int64_t last = octave(std::max(possibly.back(), smallest));
+    base_ = std::max(octave(smallest), last - max_cells + 1);
     for (int64_t cell = base_, edge = 0; cell <= last; ++cell) {
       while (cell > base_ && possibly[static_cast<size_t>(edge)] < begin_of(cell)) ++edge;
       start_.push_back(static_cast<int32_t>(edge));

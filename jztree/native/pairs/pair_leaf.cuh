@@ -30,9 +30,9 @@ class PairLeaf {
   __device__ void pair(const LeafRows& a, const NodeBox<D, T>& box_a, const LeafRows& b, const NodeBox<D, T>& box_b,
                        bool itself, PairTally& tally) {
     bool around = wraps_around(box_a, box_b, setup_.scale);
-    apart_ = tally.has_regions() && (a.region < 0 || b.region < 0);
+    mixed_regions_ = tally.has_regions() && (a.region < 0 || b.region < 0);
     for (uint32_t tile = a.first; tile < a.end; tile += warp_size) {
-      tally.enter(a.region, b.region, apart_ ? 0 : warp_size * (b.end - b.first));
+      tally.enter(a.region, b.region, mixed_regions_ ? 0 : warp_size * (b.end - b.first));
       take(tile + static_cast<uint32_t>(lane_index()), a.end, box_b);
       if (!__any_sync(all_lanes, used_ && finder_.counts(bins_))) continue;
       around ? with_tiles<true>(b, itself, tally) : with_tiles<false>(b, itself, tally);
@@ -48,15 +48,15 @@ class PairLeaf {
     used_ = row < end;
     bins_ = {in_.first.count, in_.first.count, in_.second.count, in_.second.count};
     if (!used_) return;
-    bool same;
+    bool coincide;
     point_ = load_point(in_.one.tree.pos, row, setup_.scale);
-    bins_ = finder_.between(point_.x, point_.x, box_b, &same);
+    bins_ = finder_.between(point_.x, point_.x, box_b, &coincide);
   }
 
   template <bool Around>
   __device__ void with_tiles(const LeafRows& b, bool itself, PairTally& tally) {
     int lo = -warp_max(used_ ? -bins_.lo : -in_.first.count), hi = warp_max(used_ ? bins_.hi : 0);
-    bool compares = Mode == PairMode::distance && !tally.weighted() && !apart_ && hi - lo <= few_edges;
+    bool compares = Mode == PairMode::distance && !tally.weighted() && !mixed_regions_ && hi - lo <= few_edges;
     each_tile(in_.other.tree.pos, b.first, b.end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
       // The number of particles to skip: those before the lane's particle in the same leaf, and the particle itself.
       uint32_t skipped = !used_                    ? count
@@ -120,7 +120,7 @@ class PairLeaf {
     for (uint32_t i = skipped; i < count; ++i) {
       T distance2 = square<Around>(i);
       if (distance2 > surely && distance2 <= possibly)
-        within += setup_.rule.within_first(mine(), theirs(tile + i), exact);
+        within += setup_.rule.within_first(first_pos(), second_pos(tile + i), exact);
     }
     return within;
   }
@@ -131,14 +131,14 @@ class PairLeaf {
     return squared_distance<Around>(point_, other, setup_.scale);
   }
 
-  __device__ const T* mine() const { return in_.one.tree.pos + static_cast<int64_t>(row_) * D; }
-  __device__ const T* theirs(uint32_t row) const { return in_.other.tree.pos + static_cast<int64_t>(row) * D; }
+  __device__ const T* first_pos() const { return in_.one.tree.pos + static_cast<int64_t>(row_) * D; }
+  __device__ const T* second_pos(uint32_t row) const { return in_.other.tree.pos + static_cast<int64_t>(row) * D; }
 
   template <bool Around>
   __device__ void look_up(uint32_t tile, uint32_t skipped, uint32_t count, PairTally& tally) const {
     for (uint32_t i = 0; i < count; ++i) {
       int bin = i < skipped ? -1 : bin_with<Around>(tile + i, i, tally.totals());
-      if (tally.weighted() || apart_) {
+      if (tally.weighted() || mixed_regions_) {
         add_one(bin, tile + i, tally);
       } else {
         tally.add(bin, 1);
@@ -148,16 +148,16 @@ class PairLeaf {
 
   // Called by all lanes.
   __device__ void add_one(int bin, uint32_t row, PairTally& tally) const {
-    int32_t one = used_ ? in_.one.row_region(row_) : 0, other = in_.other.row_region(row);
-    if (!apart_) {
+    int32_t region_a = used_ ? in_.one.row_region(row_) : 0, region_b = in_.other.row_region(row);
+    if (!mixed_regions_) {
       tally.add(bin, 1);
     } else if (bin >= 0) {
-      tally.add_to_result(bin, 1, one, other);
+      tally.add_to_result(bin, 1, region_a, region_b);
     }
     if (!tally.weighted()) return;
     double weight = used_ ? in_.one.row_weight(row_) * in_.other.row_weight(row) : 0;
-    if (in_.separations && bin >= 0) weight *= setup_.rule.separation(mine(), theirs(row));
-    tally.add_weights(bin, weight, one, other);
+    if (in_.separations && bin >= 0) weight *= setup_.rule.separation(first_pos(), second_pos(row));
+    tally.add_weights(bin, weight, region_a, region_b);
   }
 
   template <bool Around>
@@ -165,11 +165,11 @@ class PairLeaf {
     const RowPoint<D, T> other = points_[i];
     T first = 0, along = 0;
     for (int d = 0; d < D; ++d) {
-      T apart = difference<Around>(point_, other, d, setup_.scale);
-      if (finder_.is_across(d)) first += apart * apart;
-      if (Finder::sighted && d == finder_.axis()) along = apart < 0 ? -apart : apart;
+      T displacement = difference<Around>(point_, other, d, setup_.scale);
+      if (finder_.is_across(d)) first += displacement * displacement;
+      if (Finder::sighted && d == finder_.axis()) along = displacement < 0 ? -displacement : displacement;
     }
-    return finder_.bin_of(totals, bins_, first, along, mine(), theirs(row));
+    return finder_.bin_of(totals, bins_, first, along, first_pos(), second_pos(row));
   }
 
   const PairProblem<D, T>& in_;
@@ -181,7 +181,7 @@ class PairLeaf {
   bool used_ = false;
   RowPoint<D, T> point_{};
   PairBinRange bins_;
-  bool apart_ = false;  // pairs of the current leaves have individual regions
+  bool mixed_regions_ = false;  // pairs of the current leaves have individual regions
 };
 
 }  // namespace jztree

@@ -36,25 +36,25 @@ class LeafPairs {
         lookup_(problem),
         separations_(problem.separations),
         table_(table),
-        leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.most),
+        leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.max_leaf),
         edges_(problem),
         squares_(static_cast<size_t>(problem.first.count)),
         first_place_(multiples(problem.first.count, problem.second.count + 1)),
         second_place_(multiples(problem.second.count, 1)),
-        row_(static_cast<size_t>(problem.most + lanes)),
+        row_(static_cast<size_t>(problem.max_leaf + lanes)),
         found_(row_.size() / lanes + 1),
-        chosen_(row_.size()),
+        candidates_(row_.size()),
         place_(row_.size() * lanes),
         weight_b_(table.weighted() ? row_.size() : 0),
         weights_(table.weighted() ? place_.size() : 0) {}
 
   // Count the pairs of leaf a of one set and leaf b of the other. itself: both are the same leaf, and each of its pairs
-  // counts once. apart: the regions differ from pair to pair.
-  void count(int64_t a, int64_t b, const Bins& possible, bool itself, bool apart) {
+  // counts once. mixed_regions: the regions differ from pair to pair.
+  void count(int64_t a, int64_t b, const Bins& possible, bool itself, bool mixed_regions) {
     leaves_.set(one_.tree, a, other_.tree, b);
     edges_.set(leaves_, possible);
     row_a_ = one_.tree.leaf_row(a), row_b_ = other_.tree.leaf_row(b);
-    itself_ = itself, apart_ = apart;
+    itself_ = itself, mixed_regions_ = mixed_regions;
     const double weight_b = table_.weighted() ? other_.node_weight(0, b) : 0;
     switch (leaves_.quantities()) {
       case Quantities::plain: return count_as<Quantities::plain>(possible, weight_b);
@@ -70,7 +70,8 @@ class LeafPairs {
   template <Quantities How>
   void count_as(const Bins& possible, double weight_b) {
     if constexpr (!sighted)
-      if (possible.hi - possible.lo <= few_edges && !apart_ && !table_.weighted()) return compare_leaves<How>(possible);
+      if (possible.hi - possible.lo <= few_edges && !mixed_regions_ && !table_.weighted())
+        return compare_leaves<How>(possible);
     const PairBins<Mode, float> limits = edges_.limits();
     find_rows(limits, possible, weight_b);
     if (are_places_worth(possible) && std::isfinite(leaves_.angle())) return place_leaves<How>(limits, possible);
@@ -81,21 +82,21 @@ class LeafPairs {
   // Whether vectors find the places of pairs in these bins faster than a lookup of every pair. Floats represent the
   // places.
   bool are_places_worth(const Bins& bins) const {
-    const bool few = bins.hi - bins.lo <= few_edges, few_b = bins.hi_b - bins.lo_b <= few_edges;
-    return table_.places() < 1 << 20 && few && (!sighted || edges_.even().even || few_b);
+    const bool narrow = bins.hi - bins.lo <= few_edges, narrow_b = bins.hi_b - bins.lo_b <= few_edges;
+    return table_.places() < 1 << 20 && narrow && (!sighted || edges_.even().is_even || narrow_b);
   }
 
   // Find the rows of the first leaf whose pairs may be in several bins. The pairs of the other rows are counted here.
   void find_rows(const PairBins<Mode, float>& limits, const Bins& possible, double weight_b) {
     // Narrowing takes one step per edge, so rows that span many edges are usually processed without it.
-    const bool few = possible.few() && !separations_;
+    const bool narrows = possible.is_short() && !separations_;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       PairBounds<float> bounds;
       leaves_.bounds(begin, limits.farthest_along(), bounds);
-      uint32_t near = limits.near(bounds);
-      if (leaves_.count_a() - begin < lanes) near &= (uint32_t{1} << (leaves_.count_a() - begin)) - 1;
-      if (few) near = without_whole(limits, begin, near, bounds, possible, weight_b);
-      found_[static_cast<size_t>(begin / lanes)] = near;
+      uint32_t candidates = limits.candidates(bounds);
+      if (leaves_.count_a() - begin < lanes) candidates &= (uint32_t{1} << (leaves_.count_a() - begin)) - 1;
+      if (narrows) candidates = without_whole(limits, begin, candidates, bounds, possible, weight_b);
+      found_[static_cast<size_t>(begin / lanes)] = candidates;
     }
   }
 
@@ -112,35 +113,35 @@ class LeafPairs {
     leaves_.aim_at_block(block);
     rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
-      uint32_t near = found_[static_cast<size_t>(begin / lanes)];
-      if (near == 0) continue;
+      uint32_t candidates = found_[static_cast<size_t>(begin / lanes)];
+      if (candidates == 0) continue;
       PairBounds<float> bounds;
       leaves_.bounds(begin, limits.farthest_along(), bounds);
-      near &= limits.near(bounds);
-      rows_ += pack_chosen(near, static_cast<int32_t>(begin), row_.data() + rows_);
+      candidates &= limits.candidates(bounds);
+      rows_ += pack_chosen(candidates, static_cast<int32_t>(begin), row_.data() + rows_);
     }
   }
 
-  uint32_t without_whole(const PairBins<Mode, float>& limits, int64_t begin, uint32_t near,
+  uint32_t without_whole(const PairBins<Mode, float>& limits, int64_t begin, uint32_t candidates,
                          const PairBounds<float>& bounds, const Bins& possible, double weight_b) {
-    for (uint32_t left = near; left != 0; left &= left - 1) {
-      int i = __builtin_ctz(left);
+    for (uint32_t remaining = candidates; remaining != 0; remaining &= remaining - 1) {
+      int i = __builtin_ctz(remaining);
       Bins bins = possible;
       limits.narrow(bounds, i, bins);
       const bool counts = limits.counts(bins);
-      if (counts && (!bins.one() || apart_ || itself_)) continue;
-      near &= ~(uint32_t{1} << i);
+      if (counts && (!bins.is_single() || mixed_regions_ || itself_)) continue;
+      candidates &= ~(uint32_t{1} << i);
       if (!counts) continue;
       const double weight = one_.weight(row_a_ + begin + i) * weight_b;
       table_.add(table_.place(bins.lo, bins.lo_b), leaves_.count_b(), weight);
     }
-    return near;
+    return candidates;
   }
 
   // Find the bins of the pairs, one block of the second leaf after another.
   template <Quantities How>
   void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
-    const bool weighted = table_.weighted() && !apart_;
+    const bool weighted = table_.weighted() && !mixed_regions_;
     list_rows();
     const PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
     if (weighted)
@@ -150,8 +151,8 @@ class LeafPairs {
       if (Mode != PairMode::across_along || How != Quantities::sighted) list_rows_near(begin, limits);
       if (rows_ == 0) continue;
       const int64_t pairs = place_block<How>(finder, limits, begin);
-      if (apart_) {
-        add_apart(begin);
+      if (mixed_regions_) {
+        add_mixed(begin);
       } else {
         if (weighted) put_weights(begin);
         table_.add_pairs(place_.data(), weights_.data(), pairs);
@@ -170,20 +171,20 @@ class LeafPairs {
     const auto block = leaves_.template block<How>(begin);
     const bool itself = itself_;
     const int32_t *row = row_.data(), *const rows_end = row + rows_;
-    uint32_t* chosen = chosen_.data();
+    uint32_t* row_candidates = candidates_.data();
     int32_t* end = place_.data();
-    for (; row < rows_end; ++row, ++chosen) {
+    for (; row < rows_end; ++row, ++row_candidates) {
       V first, along{};
       block.template quantities<How>(*row, first, along);
-      uint32_t near = lanes_at_most(first, outermost);
-      if (sighted) near &= lanes_at_most(along, farthest);
-      if (itself) near &= behind(*row, begin);
-      *chosen = near;
-      if (near == 0) continue;
+      uint32_t candidates = lanes_at_most(first, outermost);
+      if (sighted) candidates &= lanes_at_most(along, farthest);
+      if (itself) candidates &= behind(*row, begin);
+      *row_candidates = candidates;
+      if (candidates == 0) continue;
       Places found;
-      const uint32_t unsure = finder.template find<How == Quantities::sighted>(first, along, found) & near;
+      const uint32_t unsure = finder.template find<How == Quantities::sighted>(first, along, found) & candidates;
       if (unsure != 0) found = decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
-      end += keep_lanes(found, near, end);
+      end += keep_lanes(found, candidates, end);
     }
     return end - place_.data();
   }
@@ -212,22 +213,23 @@ class LeafPairs {
     load(weight_b_.data() + begin, weights);
     for (int64_t k = 0; k < rows_; ++k) {
       const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
-      uint32_t chosen = chosen_[static_cast<size_t>(k)];
+      uint32_t candidates = candidates_[static_cast<size_t>(k)];
       if (separations_) {
-        for (; chosen != 0; chosen &= chosen - 1) *to++ = pair_weight(row_a, row_b_ + begin + __builtin_ctz(chosen));
+        for (; candidates != 0; candidates &= candidates - 1)
+          *to++ = pair_weight(row_a, row_b_ + begin + __builtin_ctz(candidates));
       } else {
-        to += keep_lanes(weights * one_.weight(row_a), chosen, to);
+        to += keep_lanes(weights * one_.weight(row_a), candidates, to);
       }
     }
   }
 
   // Add the found places, each pair to its own regions.
-  void add_apart(int64_t begin) {
+  void add_mixed(int64_t begin) {
     const int32_t* place = place_.data();
     for (int64_t k = 0; k < rows_; ++k) {
       const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
-      for (uint32_t left = chosen_[static_cast<size_t>(k)]; left != 0; left &= left - 1)
-        add(row_a, row_b_ + begin + __builtin_ctz(left), *place++);
+      for (uint32_t remaining = candidates_[static_cast<size_t>(k)]; remaining != 0; remaining &= remaining - 1)
+        add(row_a, row_b_ + begin + __builtin_ctz(remaining), *place++);
     }
   }
 
@@ -241,8 +243,8 @@ class LeafPairs {
   void compare_leaves(const Bins& bins) {
     rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
-      int64_t here = std::min(lanes, leaves_.count_a() - begin);
-      uint32_t rows = (uint32_t{1} << here) - 1;
+      int64_t count = std::min(lanes, leaves_.count_a() - begin);
+      uint32_t rows = (uint32_t{1} << count) - 1;
       if (!itself_) rows = split(begin, rows, bins);
       rows_ += pack_chosen(rows, static_cast<int32_t>(begin), row_.data() + rows_);
     }
@@ -290,9 +292,9 @@ class LeafPairs {
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along{};
         block.template quantities<How>(*row, distance2, along);
-        uint32_t near = lanes_at_most(distance2, outermost);
-        if (Itself) near &= behind(*row, begin);
-        to = squares_.put(distance2, near, to);
+        uint32_t candidates = lanes_at_most(distance2, outermost);
+        if (Itself) candidates &= behind(*row, begin);
+        to = squares_.put(distance2, candidates, to);
         if (squares_.full(to)) to = squares_.sift(first.surely, first.possibly, to);
       }
     }
@@ -366,20 +368,20 @@ class LeafPairs {
       V first, along{};
       // Without a direction, only the distance is known.
       to_middle ? row.distances(begin, first) : row.template quantities<How>(begin, first, along);
-      uint32_t near = lanes_at_most(first, outermost) & behind(i, begin);
-      if (sighted && !to_middle) near &= lanes_at_most(along, farthest);
-      if (near != 0) look_up_lanes(row_a_ + i, row_b_ + begin, near, first, along);
+      uint32_t candidates = lanes_at_most(first, outermost) & behind(i, begin);
+      if (sighted && !to_middle) candidates &= lanes_at_most(along, farthest);
+      if (candidates != 0) look_up_lanes(row_a_ + i, row_b_ + begin, candidates, first, along);
     }
   }
 
   // This function is not inlined, because the compiler would repeat its code for each kind of row.
-  __attribute__((noinline, flatten)) void look_up_lanes(int64_t row_a, int64_t row_b, uint32_t near, const V& first,
-                                                        const V& along) {
+  __attribute__((noinline, flatten)) void look_up_lanes(int64_t row_a, int64_t row_b, uint32_t candidates,
+                                                        const V& first, const V& along) {
     float firsts[lanes], alongs[lanes];
     store(first, firsts);
     if (sighted) store(along, alongs);
-    for (; near != 0; near &= near - 1) {
-      const int lane = __builtin_ctz(near);
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int lane = __builtin_ctz(candidates);
       const int64_t place = lookup_.place_of(row_a, row_b + lane, firsts[lane], sighted ? alongs[lane] : 0);
       if (place != 0) add(row_a, row_b + lane, place);
     }
@@ -387,7 +389,7 @@ class LeafPairs {
 
   void add(int64_t row_a, int64_t row_b, int64_t place) {
     double weight = table_.weighted() ? pair_weight(row_a, row_b) : 0;
-    if (apart_) {
+    if (mixed_regions_) {
       table_.add_pair(place, one_.region(row_a), other_.region(row_b), weight);
     } else {
       table_.add(place, 1, weight);
@@ -406,13 +408,13 @@ class LeafPairs {
   // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;
   std::vector<int32_t> row_;
-  std::vector<uint32_t> found_;   // the rows of each block of the first leaf with pairs in several bins
-  std::vector<uint32_t> chosen_;  // the pairs of each row that may be in bins
-  std::vector<int32_t> place_;    // of the chosen pairs
-  std::vector<double> weight_b_;  // of the second leaf
-  std::vector<double> weights_;   // of the pairs with places
-  bool itself_ = false;           // both are the same leaf, and each of its pairs counts once
-  bool apart_ = false;            // the regions differ from pair to pair
+  std::vector<uint32_t> found_;       // the rows of each block of the first leaf with pairs in several bins
+  std::vector<uint32_t> candidates_;  // the pairs of each row that may be in bins
+  std::vector<int32_t> place_;        // of the chosen pairs
+  std::vector<double> weight_b_;      // of the second leaf
+  std::vector<double> weights_;       // of the pairs with places
+  bool itself_ = false;               // both are the same leaf, and each of its pairs counts once
+  bool mixed_regions_ = false;        // the regions differ from pair to pair
 };
 
 }  // namespace jztree

@@ -20,9 +20,9 @@ struct EvenEdges {
   N start = 0, per_step = 0;
   // Steps: a value farther than this times (1 + its place) from an edge is surely on its apparent side.
   float tolerance = 0;
-  float least = -0.5f;  // steps; every edge is above this
-  float most = 0;       // steps; all edges are below this
-  bool even = false;
+  float min_steps = -0.5f;  // steps; every edge is above this
+  float max_steps = 0;      // steps; all edges are below this
+  bool is_even = false;
 
   EvenEdges() = default;
 
@@ -35,8 +35,9 @@ struct EvenEdges {
     if (last >= 0 && !(edges.possibly[static_cast<size_t>(last)] < std::numeric_limits<T>::max())) --last;
     if (last <= 0) return;
     auto middle = [&](int64_t i) {
-      size_t at = static_cast<size_t>(i);
-      return i < zero ? 0. : (static_cast<double>(edges.surely[at]) + static_cast<double>(edges.possibly[at])) / 2;
+      size_t index = static_cast<size_t>(i);
+      return i < zero ? 0.
+                      : (static_cast<double>(edges.surely[index]) + static_cast<double>(edges.possibly[index])) / 2;
     };
     start = middle(0);
     per_step = static_cast<double>(last) / (middle(last) - start);
@@ -44,12 +45,12 @@ struct EvenEdges {
     for (int64_t i = zero; i <= last; ++i)
       for (T bound : {edges.surely[static_cast<size_t>(i)], edges.possibly[static_cast<size_t>(i)]})
         worst = std::max(worst, error(static_cast<double>(bound), static_cast<double>(i), rounding));
-    if (zero) least = 0.5f;
-    most = static_cast<float>(edges.count - 1) + 0.5f;
-    if (last < edges.count - 1) most -= 1;
+    if (zero) min_steps = 0.5f;
+    max_steps = static_cast<float>(edges.count - 1) + 0.5f;
+    if (last < edges.count - 1) max_steps -= 1;
     // A little larger, because it is multiplied by places instead of edge numbers.
     tolerance = static_cast<float>(1.25 * worst);
-    even = worst * static_cast<double>(edges.count) < 0.125;
+    is_even = worst * static_cast<double>(edges.count) < 0.125;
   }
 
   // The same edges for values that are multiplied by a power of two.
@@ -57,8 +58,8 @@ struct EvenEdges {
     EvenEdges<float> out;
     out.start = static_cast<float>(start * factor);
     out.per_step = static_cast<float>(per_step / factor);
-    out.tolerance = tolerance, out.least = least, out.most = most;
-    out.even = even && std::isnormal(out.per_step) && std::isfinite(out.start);
+    out.tolerance = tolerance, out.min_steps = min_steps, out.max_steps = max_steps;
+    out.is_even = is_even && std::isnormal(out.per_step) && std::isfinite(out.start);
     return out;
   }
 
@@ -91,9 +92,9 @@ struct LocalEdges {
   }
   void set(int64_t edge, double low, double high) {
     // Only padding is infinitely far away.
-    constexpr double most = 0x1p127;
-    surely[static_cast<size_t>(edge)] = static_cast<float>(std::min(low, most));
-    possibly[static_cast<size_t>(edge)] = static_cast<float>(std::min(high, most));
+    constexpr double largest = 0x1p127;
+    surely[static_cast<size_t>(edge)] = static_cast<float>(std::min(low, largest));
+    possibly[static_cast<size_t>(edge)] = static_cast<float>(std::min(high, largest));
   }
 
   static constexpr double tolerance = 32 * static_cast<double>(std::numeric_limits<float>::epsilon());
@@ -170,7 +171,7 @@ class LeafEdges {
         exact < 0 ? second_.set(edge, -1, -1) : second_.set_length(edge, exact * scale * factor, rounding);
       }
     };
-    if (possible.few() || (!even_.even && possible.hi_b - possible.lo_b <= few_edges))
+    if (possible.is_short() || (!even_.is_even && possible.hi_b - possible.lo_b <= few_edges))
       set_along(possible.lo_b, possible.hi_b);
     set_along(problem_.second.count - 1, problem_.second.count);
   }

@@ -47,9 +47,9 @@ class PairLeaves {
  public:
   using V = Lanes<float>;
 
-  PairLeaves(const Scale<D, T>& scale, double rounding, bool to_middle, int64_t most)
+  PairLeaves(const Scale<D, T>& scale, double rounding, bool to_middle, int64_t max_leaf)
       : scale_(scale), given_rounding_(rounding), to_middle_(to_middle), rounding_(rounding) {
-    size_t space = static_cast<size_t>((most + lanes) / lanes * lanes + lanes);
+    size_t space = static_cast<size_t>((max_leaf + lanes) / lanes * lanes + lanes);
     for (int d = 0; d < D; ++d) a_[d].resize(space), b_[d].resize(space);
   }
 
@@ -179,10 +179,10 @@ class PairLeaves {
     T low, high;
     bool shifted = false;
 
-    void shift_down(T period, T rest) {
+    void shift_down(T period, T period_rest) {
       shifted = true;
-      low = shifted_down(low, period, rest);
-      high = shifted_down(high, period, rest);
+      low = shifted_down(low, period, period_rest);
+      high = shifted_down(high, period, period_rest);
     }
   };
 
@@ -252,18 +252,18 @@ class PairLeaves {
   // Find the error of the direction to the middle of a pair.
   void note_lines_of_sight(const Interval (&a)[D], const Interval (&b)[D]) {
     constexpr float epsilon = std::numeric_limits<float>::epsilon();
-    double nearest2 = 0, most = 0;
+    double nearest2 = 0, largest = 0;
     for (int d = 0; d < D; ++d) {
       const double low = static_cast<double>(a[d].low) + static_cast<double>(b[d].low);
       const double high = static_cast<double>(a[d].high) + static_cast<double>(b[d].high);
       const double gap = std::max({low, -high, 0.}) * factor_;
       nearest2 += gap * gap;
-      most = std::max({most, std::fabs(low) * factor_, std::fabs(high) * factor_});
+      largest = std::max({largest, std::fabs(low) * factor_, std::fabs(high) * factor_});
       both_centres_[d] = static_cast<float>(2 * centre_[d] * factor_);
     }
     const double angle = 12 * epsilon + (4 * rounding_ + (wide ? 16 * epsilon : 0)) / std::sqrt(nearest2);
-    const bool known = nearest2 > 0x1p-60 && most < 0x1p60 && angle < 0x1p-10;
-    angle_ = known ? static_cast<float>(angle) : std::numeric_limits<float>::infinity();
+    const bool resolved = nearest2 > 0x1p-60 && largest < 0x1p60 && angle < 0x1p-10;
+    angle_ = resolved ? static_cast<float>(angle) : std::numeric_limits<float>::infinity();
   }
 
   template <Quantities How>

@@ -43,12 +43,12 @@ class PairLookup {
 
   // Whether the first quantity of a pair is within an edge.
   bool is_within(int64_t row_a, int64_t row_b, int64_t edge) const {
-    const size_t at = static_cast<size_t>(edge);
+    const size_t index = static_cast<size_t>(edge);
     if constexpr (wide) {
       const T first = given(row_a, row_b, 0, 0).first;
-      if (first <= first_.surely[at] || first > first_.possibly[at]) return first <= first_.surely[at];
+      if (first <= first_.surely[index] || first > first_.possibly[index]) return first <= first_.surely[index];
     }
-    return rule_.within_first(one_.pos + row_a * D, other_.pos + row_b * D, first_.exact[at]);
+    return rule_.within_first(one_.pos + row_a * D, other_.pos + row_b * D, first_.exact[index]);
   }
 
  private:
@@ -74,10 +74,10 @@ class PairLookup {
     if (!wide) return {static_cast<T>(first), static_cast<T>(along)};
     Pair pair{};
     for (int d = 0; d < D; ++d) {
-      T apart = wrapped_difference<T>(one_.tree.x[d][row_a], other_.tree.x[d][row_b], scale_.period[d],
-                                      scale_.period_rest[d]);
-      if (Mode != PairMode::across_along || d < D - 1) pair.first += apart * apart;
-      pair.along = std::fabs(apart);
+      T displacement = wrapped_difference<T>(one_.tree.x[d][row_a], other_.tree.x[d][row_b], scale_.period[d],
+                                             scale_.period_rest[d]);
+      if (Mode != PairMode::across_along || d < D - 1) pair.first += displacement * displacement;
+      pair.along = std::fabs(displacement);
     }
     return pair;
   }

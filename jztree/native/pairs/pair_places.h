@@ -46,10 +46,10 @@ class PlaceFinder {
         place_b_(place_b),
         may_vanish_(!(first_.surely[std::max<int64_t>(bins.lo - 1, 0)] > PairBins<Mode, float>::vanishing)) {
 #if defined(__AVX512F__)
-    const float farthest = limits.farthest_along();
+    const float max_along = limits.farthest_along();
     float slip = 0;
     if (errors_.per_distance2 > 0)
-      slip = (limits.farthest2() + farthest * farthest) * 2 * errors_.per_distance2 + errors_.across2;
+      slip = (limits.farthest2() + max_along * max_along) * 2 * errors_.per_distance2 + errors_.across2;
     const float top = first_.possibly[std::min(bins.hi, first_.count - 1)];
     has_cells_ = cells_.set(first_, bins.lo, bins.hi, top, slip, static_cast<int64_t>(place[1]));
 #endif
@@ -89,7 +89,7 @@ class PlaceFinder {
   }
 
   uint32_t find_second(const V& x, const V& slip, Places& place) const {
-    return even_.even ? step(x, slip, place) : compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip, place);
+    return even_.is_even ? step(x, slip, place) : compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip, place);
   }
 
   // For each number, the entry of `places` of the first edge that contains it.
@@ -99,9 +99,9 @@ class PlaceFinder {
     const V low = x - slip, high = x + slip;
     V bound(std::numeric_limits<float>::infinity()), found(places[hi]);
     for (int64_t edge = hi - 1; edge >= lo; --edge) {
-      const auto beyond = low > V(possibly[edge]);
-      found = choose(beyond, found, V(places[edge]));
-      bound = choose(beyond, bound, V(surely[edge]));
+      const auto above = low > V(possibly[edge]);
+      found = choose(above, found, V(places[edge]));
+      bound = choose(above, bound, V(surely[edge]));
     }
     place = whole_part(found);
     return ~lanes_at_most(high, bound) & all_lanes;
@@ -110,7 +110,7 @@ class PlaceFinder {
   // The same for evenly spaced edges. All steps are one too many, because the first place is 0.
   uint32_t step(const V& x, const V& slip, Places& place) const {
     const V exact = sum_of_product(x, V(even_.per_step), V(1 - even_.start * even_.per_step));
-    const V steps = maximum(minimum(exact, V(even_.most + 1)), V(even_.least + 1));
+    const V steps = maximum(minimum(exact, V(even_.max_steps + 1)), V(even_.min_steps + 1));
     const V off = magnitude(steps - nearest_whole(steps));
     place = whole_part(steps);
     return lanes_at_most(off, sum_of_product(steps, V(even_.tolerance), slip * even_.per_step));

@@ -15,7 +15,7 @@ struct PairProblem {
   const PairRule<D, T>& rule;
   const EdgeTable<T, OctaveCells>& first;
   const EdgeTable<T, EqualCells>& second;
-  int64_t most;      // largest number of particles in a leaf
+  int64_t max_leaf;  // largest number of particles in a leaf
   bool separations;  // the weight of each pair is multiplied by its first quantity
 };
 

@@ -63,24 +63,24 @@ struct PairRule {
 
   JZTREE_BOTH PairEdge<T> first_edge(double length) const {
     Within<T> bound = distances.within(length);
-    constexpr T most = std::numeric_limits<T>::max(), nowhere = -std::numeric_limits<T>::infinity();
+    constexpr T largest = std::numeric_limits<T>::max(), nowhere = -std::numeric_limits<T>::infinity();
     // Only padding is infinitely far away.
-    return {std::nextafter(smaller<T>(bound.surely2, most), nowhere), smaller<T>(bound.possibly2, most), length};
+    return {std::nextafter(smaller<T>(bound.surely2, largest), nowhere), smaller<T>(bound.possibly2, largest), length};
   }
 
   // Of pi or mu. The value 0 is in the bin that begins there.
   JZTREE_BOTH PairEdge<T> second_edge(double edge) const {
-    constexpr T most = std::numeric_limits<T>::max();
+    constexpr T largest = std::numeric_limits<T>::max();
     if (edge <= 0) return PairEdge<T>::none();
     if (mode == PairMode::across_along) {
-      double length = smaller<double>(edge * distances.scale, most);
+      double length = smaller<double>(edge * distances.scale, largest);
       // A coordinate below the smallest normal number may be 0 after scaling.
       constexpr double vanishing = std::numeric_limits<T>::min();
       double surely = length * (1 - 16 * epsilon) - distances.rounding - vanishing;
       double possibly = length * (1 + 16 * epsilon) + distances.rounding + vanishing;
-      return {static_cast<T>(surely), static_cast<T>(smaller<double>(possibly, most)), edge};
+      return {static_cast<T>(surely), static_cast<T>(smaller<double>(possibly, largest)), edge};
     }
-    if (edge >= 1) return {most, most, std::numeric_limits<double>::infinity()};
+    if (edge >= 1) return {largest, largest, std::numeric_limits<double>::infinity()};
     return {static_cast<T>(edge * (1 - 64 * epsilon)), static_cast<T>(edge * (1 + 64 * epsilon)), edge * edge};
   }
 
@@ -93,8 +93,8 @@ struct PairRule {
   // With the line of sight to their middle. A power of two keeps products in range. So products of float32 positions
   // are exact, and particles on the same line of sight are at distance 0 across it.
   JZTREE_BOTH Sighted sighted(const T* a, const T* b) const {
-    double apart[D], middle[D], longest = 0;
-    const Squared pair = squared(a, b, apart);
+    double displacement[D], middle[D], longest = 0;
+    const Squared pair = squared(a, b, displacement);
     for (int d = 0; d < D; ++d) {
       middle[d] = static_cast<double>(a[d]) / 2 + static_cast<double>(b[d]) / 2;
       longest = larger<double>(longest, std::fabs(middle[d]));
@@ -106,11 +106,11 @@ struct PairRule {
     for (int d = 0; d < D; ++d) {
       middle[d] = std::ldexp(middle[d], -exponent);
       square += middle[d] * middle[d];
-      along += apart[d] * middle[d];
+      along += displacement[d] * middle[d];
     }
     for (int d = 0; d < D; ++d)
       for (int e = d + 1; e < D; ++e) {
-        double part = apart[d] * middle[e] - apart[e] * middle[d];
+        double part = displacement[d] * middle[e] - displacement[e] * middle[d];
         across2 += part * part;
       }
     return {pair.distance2, across2 / square, std::fabs(along) / std::sqrt(square), pair.factor};
@@ -120,10 +120,10 @@ struct PairRule {
   JZTREE_BOTH void quantities(const Sighted& pair, T* first, T* second) const {
     const double scaled = distances.scale / pair.factor, square = first2(pair) * scaled * scaled;
     const bool across = mode == PairMode::across_along;
-    constexpr double most = std::numeric_limits<T>::max();
-    *first = static_cast<T>(smaller<double>(square, most));
+    constexpr double largest = std::numeric_limits<T>::max();
+    *first = static_cast<T>(smaller<double>(square, largest));
     *second =
-        static_cast<T>(across ? smaller<double>(pair.along * scaled, most) : pair.along / std::sqrt(pair.distance2));
+        static_cast<T>(across ? smaller<double>(pair.along * scaled, largest) : pair.along / std::sqrt(pair.distance2));
   }
 
   // Whether such a pair is within the edges.
@@ -142,23 +142,24 @@ struct PairRule {
       const Sighted pair = sighted(a, b);
       return std::sqrt(first2(pair)) / pair.factor;
     }
-    double apart[D], square = 0;
-    const Squared pair = squared(a, b, apart);
+    double displacement[D], square = 0;
+    const Squared pair = squared(a, b, displacement);
     const int left_out = mode == PairMode::across_along ? axis : D;
-    for (int d = 0; d < D; ++d) square += d == left_out ? 0 : apart[d] * apart[d];
+    for (int d = 0; d < D; ++d) square += d == left_out ? 0 : displacement[d] * displacement[d];
     return std::sqrt(square) / pair.factor;
   }
 
   // Whether the particles at input positions a and b are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
     const int left_out = mode == PairMode::across_along && exact > 0 ? axis : D;
-    return ExactRadius(exact).reaches(D, [&](int d) { return d == left_out ? 0 : distances.apart(a[d], b[d], d); });
+    return ExactRadius(exact).reaches(D,
+                                      [&](int d) { return d == left_out ? 0 : distances.displacement(a[d], b[d], d); });
   }
   JZTREE_BOTH bool within_second(const T* a, const T* b, double exact) const {
-    if (mode == PairMode::across_along) return std::fabs(distances.apart(a[axis], b[axis], axis)) <= exact;
-    double apart[D];
-    const Squared pair = squared(a, b, apart);
-    return apart[axis] * apart[axis] <= exact * pair.distance2;
+    if (mode == PairMode::across_along) return std::fabs(distances.displacement(a[axis], b[axis], axis)) <= exact;
+    double displacement[D];
+    const Squared pair = squared(a, b, displacement);
+    return displacement[axis] * displacement[axis] <= exact * pair.distance2;
   }
 
  private:
@@ -169,17 +170,17 @@ struct PairRule {
   // The separation of a pair along each dimension, from the input positions, and the square of its distance; all times
   // a factor. This is the factor of the rule. If squares would be so small that they lose digits, it is a factor for
   // this pair.
-  JZTREE_BOTH Squared squared(const T* a, const T* b, double* apart) const {
-    double farthest = 0;
+  JZTREE_BOTH Squared squared(const T* a, const T* b, double* displacement) const {
+    double longest = 0;
     for (int d = 0; d < D; ++d) {
-      apart[d] = distances.apart(a[d], b[d], d);
-      farthest = larger<double>(farthest, std::fabs(apart[d]));
+      displacement[d] = distances.displacement(a[d], b[d], d);
+      longest = larger<double>(longest, std::fabs(displacement[d]));
     }
-    const double factor = farthest * distances.factor < 0x1p-300 ? ExactRadius(farthest).factor : distances.factor;
+    const double factor = longest * distances.factor < 0x1p-300 ? ExactRadius(longest).factor : distances.factor;
     double distance2 = 0;
     for (int d = 0; d < D; ++d) {
-      apart[d] *= factor;
-      distance2 += apart[d] * apart[d];
+      displacement[d] *= factor;
+      distance2 += displacement[d] * displacement[d];
     }
     return {distance2, factor};
   }

@@ -18,46 +18,46 @@ namespace jztree {
 
 // Write the chosen lanes of 4 bytes one after the other, and return their number. `to` has space for all lanes.
 template <typename N>
-inline int64_t keep_lanes(const Lanes<N>& values, uint32_t chosen, N* to) {
+inline int64_t keep_lanes(const Lanes<N>& values, uint32_t mask, N* to) {
   static_assert(sizeof(N) == 4);
 #if defined(__AVX512F__)
-  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(chosen), (__m512i)values.part[0]));
-  return __builtin_popcount(chosen);
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), (__m512i)values.part[0]));
+  return __builtin_popcount(mask);
 #elif defined(__AVX2__)
   int64_t count = 0;
   Lanes<N>::each_register([&](int i) {
-    uint32_t here = chosen >> i * Lanes<N>::width & 0xff;
-    __m256i kept = _mm256_permutevar8x32_epi32((__m256i)values.part[i], chosen_lanes.in_order(here));
+    uint32_t part_mask = mask >> i * Lanes<N>::width & 0xff;
+    __m256i kept = _mm256_permutevar8x32_epi32((__m256i)values.part[i], chosen_lanes.in_order(part_mask));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + count), kept);
-    count += __builtin_popcount(here);
+    count += __builtin_popcount(part_mask);
   });
   return count;
 #else
-  if (chosen == 0) return 0;
+  if (mask == 0) return 0;
   N all[lanes];
   store<N>(values, all);
   int64_t count = 0;
   // Write every lane. The next lane overwrites a lane that is not chosen.
   for (int64_t i = 0; i < lanes; ++i) {
     to[count] = all[i];
-    count += chosen >> i & 1;
+    count += mask >> i & 1;
   }
   return count;
 #endif
 }
 
-inline int64_t keep_lanes(const Lanes<double>& values, uint32_t chosen, double* to) {
+inline int64_t keep_lanes(const Lanes<double>& values, uint32_t mask, double* to) {
 #if defined(__AVX512F__)
-  const uint32_t low = chosen & 0xff;
+  const uint32_t low = mask & 0xff;
   _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(low), (__m512d)values.part[0]));
   to += __builtin_popcount(low);
-  _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(chosen >> 8), (__m512d)values.part[1]));
+  _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(mask >> 8), (__m512d)values.part[1]));
 #else
   double all[lanes];
   store<double>(values, all);
-  for (uint32_t left = chosen; left != 0; left &= left - 1) *to++ = all[__builtin_ctz(left)];
+  for (uint32_t remaining = mask; remaining != 0; remaining &= remaining - 1) *to++ = all[__builtin_ctz(remaining)];
 #endif
-  return __builtin_popcount(chosen);
+  return __builtin_popcount(mask);
 }
 
 // Add one to each lane of `counts` if a is at most b.
@@ -117,7 +117,7 @@ class PairSquares {
   }
 
   // Put the chosen squares at `end`, and return the new end.
-  static float* put(const V& squares, uint32_t chosen, float* end) { return end + keep_lanes(squares, chosen, end); }
+  static float* put(const V& squares, uint32_t mask, float* end) { return end + keep_lanes(squares, mask, end); }
   bool full(const float* end) const { return end > kept_.data() + room; }
 
   // Compare the squares before `end`, and discard them. Returns the address for squares.
@@ -127,19 +127,19 @@ class PairSquares {
       const V surely_within(surely[edge]), possibly_within(possibly[edge]);
       // The padding of the last vector is within no edge.
       store<float>(V(std::numeric_limits<float>::infinity()), end);
-      float* kept = start;
-      int64_t sure = 0, possible = 0;
-      for (const float* at = start; at < end; at += lanes) {
+      float* packed = start;
+      int64_t sure_count = 0, possible_count = 0;
+      for (const float* from = start; from < end; from += lanes) {
         V squares;
-        load(at, squares);
-        uint32_t near = lanes_at_most(squares, possibly_within);
-        sure += __builtin_popcount(lanes_at_most(squares, surely_within));
-        possible += __builtin_popcount(near);
-        kept += keep_lanes(squares, near, kept);
+        load(from, squares);
+        uint32_t within = lanes_at_most(squares, possibly_within);
+        sure_count += __builtin_popcount(lanes_at_most(squares, surely_within));
+        possible_count += __builtin_popcount(within);
+        packed += keep_lanes(squares, within, packed);
       }
-      surely_[static_cast<size_t>(edge)] += sure;
-      possibly_[static_cast<size_t>(edge)] += possible;
-      end = kept;
+      surely_[static_cast<size_t>(edge)] += sure_count;
+      possibly_[static_cast<size_t>(edge)] += possible_count;
+      end = packed;
     }
     return start;
   }
@@ -148,9 +148,9 @@ class PairSquares {
   template <int Edges>
   void add(const FewEdges<Edges>& edges) {
     for (int edge = 0; edge < Edges; ++edge) {
-      size_t at = static_cast<size_t>(lo_ + edge);
-      surely_[at] += edges.sum(edges.sure[edge]);
-      possibly_[at] += edges.sum(edges.possible[edge]);
+      size_t index = static_cast<size_t>(lo_ + edge);
+      surely_[index] += edges.sum(edges.sure[edge]);
+      possibly_[index] += edges.sum(edges.possible[edge]);
     }
   }
 

@@ -27,18 +27,18 @@ class PairTable {
   bool has_regions() const { return rows_ > 1; }
 
   // Set the regions of the pairs that are added until the next call.
-  void enter(int32_t one, int32_t other) {
-    if (!has_regions() || (one == one_ && other == other_)) return;
+  void enter(int32_t region_a, int32_t region_b) {
+    if (!has_regions() || (region_a == region_a_ && region_b == region_b_)) return;
     leave();
-    one_ = one, other_ = other;
+    region_a_ = region_a, region_b_ = region_b;
   }
   // Add the counts since the last call to the table.
   void leave() {
     add_tally();
     add_here(0);
-    if (has_regions() && one_ >= 0) {
-      add_here(1 + one_);
-      if (other_ != one_) add_here(1 + other_);
+    if (has_regions() && region_a_ >= 0) {
+      add_here(1 + region_a_);
+      if (region_b_ != region_a_) add_here(1 + region_b_);
     }
     std::fill(here_.begin(), here_.end(), 0);
     std::fill(sums_here_.begin(), sums_here_.end(), 0.);
@@ -68,14 +68,14 @@ class PairTable {
     if (weighted()) sums_here_[static_cast<size_t>(place)] += weight;
   }
   // Add one pair, for any regions.
-  void add_pair(int64_t place, int32_t one, int32_t other, double weight) {
+  void add_pair(int64_t place, int32_t region_a, int32_t region_b, double weight) {
     add_at(0, place, weight);
-    add_at(1 + one, place, weight);
-    if (other != one) add_at(1 + other, place, weight);
+    add_at(1 + region_a, place, weight);
+    if (region_b != region_a) add_at(1 + region_b, place, weight);
   }
 
-  int64_t count(int64_t row, int64_t first, int64_t second) const { return counts_[at(row, first, second)]; }
-  double sum(int64_t row, int64_t first, int64_t second) const { return sums_[at(row, first, second)]; }
+  int64_t count(int64_t row, int64_t first, int64_t second) const { return counts_[index(row, first, second)]; }
+  double sum(int64_t row, int64_t first, int64_t second) const { return sums_[index(row, first, second)]; }
 
   void add(const PairTable& other) {
     for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
@@ -83,7 +83,7 @@ class PairTable {
   }
 
  private:
-  size_t at(int64_t row, int64_t first, int64_t second) const {
+  size_t index(int64_t row, int64_t first, int64_t second) const {
     return static_cast<size_t>(row * size_ + place(first, second));
   }
   void add_at(int64_t row, int64_t place, double weight) {
@@ -101,9 +101,9 @@ class PairTable {
     }
     auto add = [&](int64_t pair, int turn) {
       // Unsigned, because extending a sign would take one more instruction.
-      const uint32_t at = static_cast<uint32_t>(places[pair]);
-      ++counts[turn][at];
-      if (Weighted) sums[turn][at] += weights[pair];
+      const uint32_t place = static_cast<uint32_t>(places[pair]);
+      ++counts[turn][place];
+      if (Weighted) sums[turn][place] += weights[pair];
     };
     int64_t pair = 0;
     for (; pair + Copies <= pairs; pair += Copies)
@@ -139,7 +139,7 @@ class PairTable {
   std::vector<double> sums_tally_;
   std::vector<int64_t> counts_, here_;
   std::vector<double> sums_, sums_here_;
-  int32_t one_ = -1, other_ = -1;
+  int32_t region_a_ = -1, region_b_ = -1;
 };
 
 }  // namespace jztree

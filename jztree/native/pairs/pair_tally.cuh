@@ -15,8 +15,8 @@ struct PairTotals {
   unsigned long long* count;  // (rows, bins)
   double* sum;                // (tasks, rows, bins); null without weights
   int64_t rows, bins;
-  int second;   // number of bins of the second quantity
-  bool shared;  // whether the bins fit into shared memory
+  int second;        // number of bins of the second quantity
+  bool fits_shared;  // whether the bins fit into shared memory
 
   // The bin of a pair whose first edges are these, out of `edges` and `edges_b` edges; -1: none.
   __device__ int bin(int edge, int edges, int edge_b, int edges_b) const {
@@ -30,15 +30,15 @@ class PairTally {
   static constexpr int64_t most_shared_bins = 3072;
 
   JZTREE_BOTH static int shared_bytes(const PairTotals& totals) {
-    return totals.shared ? static_cast<int>((totals.bins * 4 + 15) / 16 * 16) : 0;
+    return totals.fits_shared ? static_cast<int>((totals.bins * 4 + 15) / 16 * 16) : 0;
   }
 
   // All lanes call this and the functions below, except where stated otherwise.
   __device__ PairTally(const PairTotals& totals, unsigned char* shared, int64_t task)
       : totals_(totals),
-        here_(totals.shared ? reinterpret_cast<uint32_t*>(shared) : nullptr),
+        counts_(totals.fits_shared ? reinterpret_cast<uint32_t*>(shared) : nullptr),
         sum_(totals.sum ? totals.sum + task * totals.rows * totals.bins : nullptr) {
-    for (int64_t bin = lane_index(); here_ && bin < totals_.bins; bin += warp_size) here_[bin] = 0;
+    for (int64_t bin = lane_index(); counts_ && bin < totals_.bins; bin += warp_size) counts_[bin] = 0;
     __syncwarp();
   }
 
@@ -47,19 +47,19 @@ class PairTally {
   __device__ const PairTotals& totals() const { return totals_; }
 
   // Set the regions of the next pairs; at most `pairs` pairs follow until the next call.
-  __device__ void enter(int32_t one, int32_t other, uint32_t pairs) {
-    bool same = !has_regions() || (one == one_ && other == other_);
-    if (!same || pairs > std::numeric_limits<uint32_t>::max() - pairs_) leave();
-    one_ = one, other_ = other;
+  __device__ void enter(int32_t region_a, int32_t region_b, uint32_t pairs) {
+    bool same_regions = !has_regions() || (region_a == region_a_ && region_b == region_b_);
+    if (!same_regions || pairs > std::numeric_limits<uint32_t>::max() - pairs_) leave();
+    region_a_ = region_a, region_b_ = region_b;
     pairs_ += pairs;
   }
 
   // Add the counts to the result.
   __device__ void leave() {
     __syncwarp();
-    for (int64_t bin = lane_index(); here_ && bin < totals_.bins; bin += warp_size) {
-      if (here_[bin] > 0) add_to_result(bin, here_[bin], one_, other_);
-      here_[bin] = 0;
+    for (int64_t bin = lane_index(); counts_ && bin < totals_.bins; bin += warp_size) {
+      if (counts_[bin] > 0) add_to_result(bin, counts_[bin], region_a_, region_b_);
+      counts_[bin] = 0;
     }
     __syncwarp();
     pairs_ = 0;
@@ -68,26 +68,26 @@ class PairTally {
   // Called by each lane independently.
   __device__ void add(int bin, uint32_t pairs) {
     if (bin < 0 || pairs == 0) return;
-    if (here_) {
-      atomicAdd(here_ + bin, pairs);
+    if (counts_) {
+      atomicAdd(counts_ + bin, pairs);
     } else {
-      add_to_result(bin, pairs, one_, other_);
+      add_to_result(bin, pairs, region_a_, region_b_);
     }
   }
   // The same for pairs with individual regions, or more pairs than fit into words.
-  __device__ void add_to_result(int64_t bin, uint64_t pairs, int32_t one, int32_t other) const {
+  __device__ void add_to_result(int64_t bin, uint64_t pairs, int32_t region_a, int32_t region_b) const {
     add_at(bin, pairs);
     if (!has_regions()) return;
-    add_at((1 + one) * totals_.bins + bin, pairs);
-    if (other != one) add_at((1 + other) * totals_.bins + bin, pairs);
+    add_at((1 + region_a) * totals_.bins + bin, pairs);
+    if (region_b != region_a) add_at((1 + region_b) * totals_.bins + bin, pairs);
   }
 
   // Add the weight of each lane that has a bin (from 0 on), with regions.
-  __device__ void add_weights(int bin, double weight, int32_t one, int32_t other) {
+  __device__ void add_weights(int bin, double weight, int32_t region_a, int32_t region_b) {
     add_weights_at(bin, weight);
     if (!has_regions()) return;
-    add_weights_at(bin < 0 ? -1 : (1 + one) * totals_.bins + bin, weight);
-    add_weights_at(bin < 0 || other == one ? -1 : (1 + other) * totals_.bins + bin, weight);
+    add_weights_at(bin < 0 ? -1 : (1 + region_a) * totals_.bins + bin, weight);
+    add_weights_at(bin < 0 || region_b == region_a ? -1 : (1 + region_b) * totals_.bins + bin, weight);
   }
 
  private:
@@ -97,18 +97,18 @@ class PairTally {
 
   // Bin by bin, the lanes' weights in a fixed order.
   __device__ void add_weights_at(int64_t place, double weight) {
-    for (unsigned left = __ballot_sync(all_lanes, place >= 0); left != 0;) {
-      int64_t at = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(left)) - 1);
-      left &= ~__ballot_sync(all_lanes, place == at);
-      double together = warp_sum(place == at ? weight : 0.);
-      if (lane_index() == 0) sum_[at] += together;
+    for (unsigned remaining = __ballot_sync(all_lanes, place >= 0); remaining != 0;) {
+      int64_t place_of_first = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(remaining)) - 1);
+      remaining &= ~__ballot_sync(all_lanes, place == place_of_first);
+      double together = warp_sum(place == place_of_first ? weight : 0.);
+      if (lane_index() == 0) sum_[place_of_first] += together;
     }
   }
 
   const PairTotals totals_;
-  uint32_t* here_;  // [bin]
-  double* sum_;     // (rows, bins)
-  int32_t one_ = -1, other_ = -1;
+  uint32_t* counts_;  // [bin]
+  double* sum_;       // (rows, bins)
+  int32_t region_a_ = -1, region_b_ = -1;
   uint32_t pairs_ = 0;
 };
 

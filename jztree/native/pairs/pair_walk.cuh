@@ -71,12 +71,12 @@ class PairWalk {
   __device__ Next decide(const PairRange& range, const Node& a, const Node& b, PairBinRange* bins) const {
     bool nested = in_.self && a.rows.first < b.rows.end && b.rows.first < a.rows.end;
     if (in_.self && b.rows.end <= a.rows.first) return Next::nothing;
-    bool same;
-    *bins = finder_.between(a.box.low, a.box.high, b.box, &same);
-    if (same || !finder_.counts(*bins)) return Next::nothing;
+    bool coincide;
+    *bins = finder_.between(a.box.low, a.box.high, b.box, &coincide);
+    if (coincide || !finder_.counts(*bins)) return Next::nothing;
     if (nested) return both_planes(range) ? open(range, range.a_plane > range.b_plane) : Next::leaves;
-    bool apart = in_.one.region && (a.rows.region < 0 || b.rows.region < 0);
-    if (bins->one() && !apart && !in_.separations) return Next::whole;
+    bool mixed_regions = in_.one.region && (a.rows.region < 0 || b.rows.region < 0);
+    if (bins->is_single() && !mixed_regions && !in_.separations) return Next::whole;
     if (!both_planes(range)) return Next::leaves;
     return open(range, range.b_plane == 0 || (range.a_plane > 0 && a.width2() > b.width2()));
   }
@@ -84,30 +84,30 @@ class PairWalk {
   __device__ static Next open(const PairRange&, bool first) { return first ? Next::open_first : Next::open_second; }
 
   // Add nodes with all pairs in one bin.
-  __device__ void add_whole(bool whole, uint32_t node_a, const LeafRows& a, uint32_t node_b, const LeafRows& b,
+  __device__ void add_whole(bool is_counted, uint32_t node_a, const LeafRows& a, uint32_t node_b, const LeafRows& b,
                             const PairBinRange& bins, PairTally& tally) const {
-    constexpr uint64_t most = uint64_t{1} << 26;  // limit for the word-sized total of all lanes
-    int bin = whole ? tally.totals().bin(bins.lo, in_.first.count, bins.lo_b, in_.second.count) : -1;
+    constexpr uint64_t limit = uint64_t{1} << 26;  // limit for the word-sized total of all lanes
+    int bin = is_counted ? tally.totals().bin(bins.lo, in_.first.count, bins.lo_b, in_.second.count) : -1;
     if (!__any_sync(all_lanes, bin >= 0)) return;
     uint64_t pairs = static_cast<uint64_t>(a.end - a.first) * (b.end - b.first);
-    if (tally.has_regions() || pairs >= most) {
+    if (tally.has_regions() || pairs >= limit) {
       if (bin >= 0) tally.add_to_result(bin, pairs, a.region, b.region);
     }
-    bool small = bin >= 0 && !tally.has_regions() && pairs < most;
+    bool small = bin >= 0 && !tally.has_regions() && pairs < limit;
     if (!tally.has_regions()) {
       tally.enter(0, 0, warp_sum(small ? static_cast<uint32_t>(pairs) : 0u));
       if (small) tally.add(bin, static_cast<uint32_t>(pairs));
     }
     if (!tally.weighted()) return;
     double weight =
-        whole ? in_.one.weight_of(node_a, a.end - a.first) * in_.other.weight_of(node_b, b.end - b.first) : 0;
+        is_counted ? in_.one.weight_of(node_a, a.end - a.first) * in_.other.weight_of(node_b, b.end - b.first) : 0;
     tally.add_weights(bin, weight, a.region, b.region);
   }
 
-  // chosen: one bit per lane, set if its node of the second set is a leaf to be paired with the leaf of the first.
-  __device__ void pair_leaves(const Node& a, unsigned chosen, uint32_t place, PairTally& tally) {
-    for (; chosen; chosen &= chosen - 1) {
-      uint32_t leaf = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(chosen)) - 1);
+  // leaves: one bit per lane, set if its node of the second set is a leaf to be paired with the leaf of the first.
+  __device__ void pair_leaves(const Node& a, unsigned leaves, uint32_t place, PairTally& tally) {
+    for (; leaves; leaves &= leaves - 1) {
+      uint32_t leaf = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(leaves)) - 1);
       Node b = load(in_.other, 0, leaf);
       leaves_.pair(a.rows, a.box, b.rows, b.box, in_.self && a.rows.first == b.rows.first, tally);
     }

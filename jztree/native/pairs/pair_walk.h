@@ -117,16 +117,16 @@ class PairWalk {
 
   // Whether all particles of a node and a box are at one place, so that no bin holds their pairs.
   bool coincide(const Side& side, int64_t flat, const Box& box) const {
-    bool same = rule_.distances.exact_zero;
+    bool coincident = rule_.distances.exact_zero;
     for (int d = 0; d < D; ++d)
-      same &= side.tree.low[d][flat] == side.tree.high[d][flat] && box.low[d] == box.high[d] &&
-              box.low[d] == side.tree.low[d][flat];
-    return same;
+      coincident &= side.tree.low[d][flat] == side.tree.high[d][flat] && box.low[d] == box.high[d] &&
+                    box.low[d] == side.tree.low[d][flat];
+    return coincident;
   }
 
   // a: of one set, b: of the other; they are not the same node of one set.
   void pair(Node a, Node b, const Bins& bins) {
-    if (bins.one() && !problem_.separations && same_regions(a, b)) return add_all(a, b, bins);
+    if (bins.is_single() && !problem_.separations && same_regions(a, b)) return add_all(a, b, bins);
     if (a.plane == 0 && b.plane == 0) return pair_leaves(a.i, b.i, bins);
     Box of_a(one_, a.plane, a.i), of_b(other_, b.plane, b.i);
     if (b.plane == 0 || (a.plane > 0 && of_a.width2 > of_b.width2)) {
@@ -181,9 +181,9 @@ class PairWalk {
 
   // itself: both are the same leaf, and each of its pairs counts once.
   void pair_leaves(int64_t a, int64_t b, const Bins& possible, bool itself = false) {
-    const bool apart = !same_regions({0, a}, {0, b});
-    if (!apart) enter_regions({0, a}, {0, b});
-    leaves_.count(a, b, possible, itself, apart);
+    const bool mixed_regions = !same_regions({0, a}, {0, b});
+    if (!mixed_regions) enter_regions({0, a}, {0, b});
+    leaves_.count(a, b, possible, itself, mixed_regions);
   }
 
   const PairProblem<D, T>& problem_;

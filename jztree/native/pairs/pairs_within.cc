@@ -87,16 +87,16 @@ class Pairs {
   bool find(Walk& walk, Group& group, bool likely_short, ShortLists& pairs) {
     pairs.reset(walk.count());
     const bool fits = found_.load(std::memory_order_relaxed) <= in_.room(), tried = likely_short && fits;
-    auto seen = [&] {
+    auto note_ends = [&] {
       if (!fits || !walk.has_images() || !(in_.shift || in_.vector)) return;
       for (int64_t number : pairs.numbers) group.ends.push_back(narrowed(number));
     };
     if (tried) {
-      walk.walk([&](int64_t i, int64_t first, uint32_t chosen) { pairs.add(i, first, chosen); }, seen);
+      walk.walk([&](int64_t i, int64_t first, uint32_t mask) { pairs.add(i, first, mask); }, note_ends);
     } else {
-      walk.walk([&](int64_t i, int64_t,
-                    uint32_t chosen) { pairs.numbers[static_cast<size_t>(i)] += __builtin_popcount(chosen); },
-                seen);
+      walk.walk(
+          [&](int64_t i, int64_t, uint32_t mask) { pairs.numbers[static_cast<size_t>(i)] += __builtin_popcount(mask); },
+          note_ends);
     }
     int64_t all = 0;
     for (int64_t i = 0; i < walk.count(); ++i) {
@@ -106,23 +106,23 @@ class Pairs {
     }
     const int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
     group.begin = begin;
-    const bool there = tried && pairs.all_there();
-    if (begin + all > in_.room()) return there;
-    if (there) {
+    const bool is_stored = tried && pairs.all_there();
+    if (begin + all > in_.room()) return is_stored;
+    if (is_stored) {
       pairs.write(rows_found_ + begin);
     } else {
       write_long(walk, begin, pairs.numbers);
     }
-    return there;
+    return is_stored;
   }
 
   // numbers: before the call, the number of pairs of each query; after it, the end of each query's list.
   void write_long(Walk& walk, int64_t begin, std::vector<int64_t>& numbers) {
     for (int64_t& number : numbers) number = std::exchange(begin, begin + number);
     walk.walk(
-        [&](int64_t i, int64_t first, uint32_t chosen) {
+        [&](int64_t i, int64_t first, uint32_t mask) {
           int64_t& place = numbers[static_cast<size_t>(i)];
-          place += write_chosen(chosen, static_cast<int32_t>(first), rows_found_ + place);
+          place += write_chosen(mask, static_cast<int32_t>(first), rows_found_ + place);
         },
         [] {});
   }

@@ -39,7 +39,7 @@ __device__ void write_pair(const ImageProblem<D, T>& in, const ImageSetup<D, T>&
   if (!out.shift && !out.vector) return;
   const T *a = in.queries.pos + query * D, *b = in.sources.pos + static_cast<int64_t>(row) * D;
   double difference[D], sum = 0;
-  walk.apart(row, difference);
+  walk.displacement(row, difference);
   for (int d = 0; d < D; ++d) {
     double scaled = difference[d] * setup.rule.factor;
     sum += scaled * scaled;
@@ -86,7 +86,7 @@ ImageProblem<D, T> set_up(Queue& queue, const PairsWithin<D, T>& in) {
                              nullptr,
                              within,
                              in.radius,
-                             in.same,
+                             in.one_set,
                              in.half};
   problem.setup = make_setup<ImageSetup<D, T>>(queue, in.box, problem.sources, problem.queries);
   queue.launch_over(in.radius.count, make_image_radii<D, T>, in.radius, problem.setup, within);

@@ -26,7 +26,7 @@ struct PairsWithin {
   T* vector;       // (capacity, D), from the query to the shifted source; 0 after the last pair
   T* distance;     // (capacity,), present if there are vectors; infinite after the last pair
   bool self;       // the sources are the queries, row by row
-  bool same;       // names are from one set; a particle pairs with its images, but not with itself
+  bool one_set;    // names are from one set; a particle pairs with its images, but not with itself
   bool half;       // list only one of each pair in such a set and its mirror image
   bool padded;     // write the padding after the last pair; otherwise nothing is written there
 
@@ -46,7 +46,7 @@ struct PairsWithin {
         vector(in.result_if<T>(in.attributes().flag("vectors"), "vector", room(), D)),
         distance(in.result_if<T>(in.attributes().flag("vectors"), "distance", room())),
         self(in.attributes().flag("self")),
-        same(in.attributes().flag("same")),
+        one_set(in.attributes().flag("same")),
         half(in.attributes().flag("half")),
         padded(in.attributes().flag("padded")) {
     in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "of the length of radius");

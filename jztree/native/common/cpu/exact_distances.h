@@ -72,8 +72,8 @@ class ExactDistances {
     for (int64_t first = 0; first < end; first += lanes) {
       Lanes<double> sum{};
       for (int d = 0; d < D; ++d) {
-        Lanes<double> apart = difference(at[d], there[d] + first, d);
-        sum = sum + apart * apart;
+        Lanes<double> displacement = difference(at[d], there[d] + first, d);
+        sum = sum + displacement * displacement;
       }
       if (Roots) sum = square_root(sum) * (1 / rule_.factor);
       store(sum, found + first);
@@ -95,10 +95,10 @@ class ExactDistances {
     if (lanes_at_most(size_of(Lanes<double>(from) - to), Lanes<double>(period)) == 0xffff)
       return shortest(Lanes<double>(from), to, period) * rule_.factor;
     double one[lanes];
-    for (int64_t i = 0; i < lanes; ++i) one[i] = rule_.apart(at, there[i], d);
-    Lanes<double> apart;
-    load(one, apart);
-    return apart * rule_.factor;
+    for (int64_t i = 0; i < lanes; ++i) one[i] = rule_.displacement(at, there[i], d);
+    Lanes<double> displacement;
+    load(one, displacement);
+    return displacement * rule_.factor;
   }
 
   const DistanceRule<D, T>& rule_;
