@@ -70,14 +70,14 @@ def draw_devices(axes: Any, table: Table) -> None:
 
 
 def draw_ranks(axes: Any, table: Table) -> None:
-    shown = [
+    parts = [
         "sort, hierarchy, search, ms",
         "boxes, ghosts and splitters for other ranks, ms",
         "collectives of kNN by the model, ms",
     ]
     labels = ["work of a single device", "work for other ranks", "collectives (model)"]
-    rows = [list(table[name].values()) for name in shown]
-    ranks = list(table[shown[0]])
+    rows = [list(table[name].values()) for name in parts]
+    ranks = list(table[parts[0]])
     axes.stackplot(range(len(ranks)), rows, labels=labels, colors=COLOURS)
     axes.set_xticks(range(len(ranks)), ranks)
     axes.set(xlim=(0, len(ranks) - 1), xlabel="ranks", ylabel="ms")

@@ -31,7 +31,7 @@ class Parts {
   }
 
   // Whether there is more than one part.
-  bool many() const { return per_distance2_ > 0; }
+  bool is_split() const { return per_distance2_ > 0; }
   // Never decreases with the distance.
   int64_t of(T distance2) const {
     T place = (distance2 - low_) * per_distance2_;
@@ -52,17 +52,17 @@ class CountedKBest final : public KBest<T> {
   using Key = Candidate<T>;
 
  public:
-  // most: the largest number of candidates in one call of absorb.
-  CountedKBest(int64_t k, int64_t most)
+  // max_batch: the largest number of candidates in one call of absorb.
+  CountedKBest(int64_t k, int64_t max_batch)
       : k_(k),
         full_(2 * k + 64),
-        capacity_(full_ + most),
-        packed_(new Key[static_cast<size_t>(most + lanes)]),
+        capacity_(full_ + max_batch),
+        packed_(new Key[static_cast<size_t>(max_batch + lanes)]),
         dealt_(new Key[static_cast<size_t>(capacity_)]),
         place_(new uint32_t[static_cast<size_t>(capacity_)]),
         starts_(static_cast<size_t>(2 * k + 1)) {}
 
-  void reset(int64_t queries, bool own) override {
+  void reset(int64_t queries, bool self_first) override {
     if (queries > room_) {
       room_ = queries;
       keys_.reset(new Key[static_cast<size_t>(room_ * capacity_)]);
@@ -73,7 +73,7 @@ class CountedKBest final : public KBest<T> {
       list.bound = no_candidate<T>();
       list.held = 0;
       const Key first = own_candidate<T>();
-      if (own) add(list, &first, 1);
+      if (self_first) add(list, &first, 1);
     }
   }
 
@@ -86,9 +86,9 @@ class CountedKBest final : public KBest<T> {
     List& list = lists_[static_cast<size_t>(query)];
     drop_beyond(list);
     sort(list);
-    int64_t found = std::min(k_, list.held);
-    std::copy(dealt_.get(), dealt_.get() + found, sorted);
-    std::fill(sorted + found, sorted + k_, no_candidate<T>());
+    int64_t number = std::min(k_, list.held);
+    std::copy(dealt_.get(), dealt_.get() + number, sorted);
+    std::fill(sorted + number, sorted + k_, no_candidate<T>());
     return true;
   }
 
@@ -161,10 +161,10 @@ class CountedKBest final : public KBest<T> {
     for (int64_t c = 0; c < count; ++c) {
       Key key = candidates[c];
       int64_t bucket = part(parts, key);
-      bool wanted = (bucket <= list.top) & (key < bound);
+      bool is_kept = (bucket <= list.top) & (key < bound);
       *next = key;
-      list.counts[bucket] += wanted;
-      next += wanted;
+      list.counts[bucket] += is_kept;
+      next += is_kept;
     }
     int64_t held = next - list.keys;
     list.inside += held - list.held;
@@ -176,7 +176,7 @@ class CountedKBest final : public KBest<T> {
   void tighten(List& list) {
     int64_t top = list.top;
     while (list.inside - list.counts[top] >= k_) list.inside -= list.counts[top--];
-    if (top == list.top || !list.parts.many()) return;
+    if (top == list.top || !list.parts.is_split()) return;
     list.top = top;
     list.bound = std::min(list.bound, make_candidate<T>(list.parts.end(top), no_row));
   }

@@ -19,10 +19,10 @@ class VectorKBest final : public KBest<float> {
  public:
   explicit VectorKBest(int64_t k) : k_(k) {}
 
-  void reset(int64_t queries, bool own) override {
+  void reset(int64_t queries, bool self_first) override {
     lists_.resize(static_cast<size_t>(queries) * List::vectors);
     std::fill(lists_.begin(), lists_.end(), Vector{} + no_candidate<float>());
-    for (int64_t q = 0; own && q < queries; ++q) stored(q)[0][0] = own_candidate<float>();
+    for (int64_t q = 0; self_first && q < queries; ++q) stored(q)[0][0] = own_candidate<float>();
   }
 
   int64_t absorb(int64_t query, const Near<float>& near) override {
@@ -52,9 +52,9 @@ class SortedKBest final : public KBest<double> {
  public:
   explicit SortedKBest(int64_t k) : k_(k) {}
 
-  void reset(int64_t queries, bool own) override {
+  void reset(int64_t queries, bool self_first) override {
     lists_.assign(static_cast<size_t>(queries * k_), no_candidate<double>());
-    for (int64_t q = 0; own && q < queries; ++q) lists_[static_cast<size_t>(q * k_)] = own_candidate<double>();
+    for (int64_t q = 0; self_first && q < queries; ++q) lists_[static_cast<size_t>(q * k_)] = own_candidate<double>();
   }
 
   int128 absorb(int64_t query, const Near<double>& near) override {

@@ -13,9 +13,9 @@ class KBest {
  public:
   using Key = Candidate<T>;
   virtual ~KBest() = default;
-  // Clear the lists of the first `queries` queries. own: each query is its own first neighbour. Candidates that are
-  // added later must not contain the query itself.
-  virtual void reset(int64_t queries, bool own) = 0;
+  // Clear the lists of the first `queries` queries. self_first: each query is its own first neighbour. Candidates that
+  // are added later must not contain the query itself.
+  virtual void reset(int64_t queries, bool self_first) = 0;
   // Add candidates of a query. Returns an upper bound of its k-th best candidate.
   virtual Key absorb(int64_t query, const Near<T>& near) = 0;
   // Write the k best candidates of a query in order, followed by no_candidate() if it has fewer. `sorted` has capacity

@@ -41,25 +41,25 @@ struct Stage {
   StagedTree<D, T> sources;
   std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
   Limits<D, T, From> limits;
-  int64_t most;  // particles in a leaf of either
+  int64_t max_leaf;  // particles in a leaf of either
 
   Stage(const Parallel& parallel, const Neighbours<D, From>& in, const double* box, const OpenSpan& whole)
       : scale(box, std::max(whole.for_scale<T>(), open_span(box, in.sources, in.queries).template for_scale<T>())),
         sources(parallel, in.sources, scale, true),
         others(in.self ? nullptr : queries_of(parallel, in)),
         limits(in, {sources.wrapped() || queries().wrapped(), sources.kept() && queries().kept(), scale}),
-        most(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
+        max_leaf(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
 
   // Queries that are also sources are already staged.
   std::unique_ptr<StagedTree<D, T>> queries_of(const Parallel& parallel, const Neighbours<D, From>& in) const {
-    const int64_t own = *in.own_offset;
-    return own < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)
-                   : std::make_unique<StagedTree<D, T>>(parallel, in.queries, sources, own);
+    const int64_t own_offset = *in.own_offset;
+    return own_offset < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)
+                          : std::make_unique<StagedTree<D, T>>(parallel, in.queries, sources, own_offset);
   }
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
   Walk<D, T, From> walk(const Output<D, From>& out) const {
-    return Walk<D, T, From>(sources, queries(), scale, most, limits, out);
+    return Walk<D, T, From>(sources, queries(), scale, max_leaf, limits, out);
   }
 };
 
@@ -117,8 +117,8 @@ template <int D, typename T>
 void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
   double period[D];
   in.box.read(period);
-  int64_t own = *in.own_offset;
-  if (own >= 0 && own + in.queries.num() > in.sources.num())
+  int64_t own_offset = *in.own_offset;
+  if (own_offset >= 0 && own_offset + in.queries.num() > in.sources.num())
     throw Refusal("own_offset is invalid, because the queries that are sources end after the last source.");
   if (in.k() == 0 || in.q() == 0) return;
   search_all<D, T>(parallel, in, period, domain_span(in, period));

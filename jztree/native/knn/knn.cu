@@ -31,12 +31,12 @@ __global__ void count_open_rows(TreeView<T> queries, const int32_t* open, int64_
 }
 
 template <typename T>
-__global__ void list_open_rows(TreeView<T> queries, const int32_t* open, const int64_t* starts, int32_t* chosen) {
+__global__ void list_open_rows(TreeView<T> queries, const int32_t* open, const int64_t* starts, int32_t* query_list) {
   int64_t leaf = thread_index();
   if (leaf >= queries.leaves() || open[leaf] == 0) return;
   int64_t place = starts[leaf];
   for (int64_t row = queries.leaf_row(leaf); row < queries.leaf_row(leaf + 1); ++row)
-    chosen[place++] = static_cast<int32_t>(row);
+    query_list[place++] = static_cast<int32_t>(row);
 }
 
 // Choose only the queries of open leaves.
@@ -44,12 +44,12 @@ template <typename T>
 void choose_open(Queue& queue, const int32_t* open, Problem<T>* problem) {
   int64_t leaves = problem->queries.leaves();
   int64_t* starts = queue.scratch<int64_t>(leaves + 1);
-  int32_t* chosen = queue.scratch<int32_t>(problem->queries.num.rows);
+  int32_t* query_list = queue.scratch<int32_t>(problem->queries.num.rows);
   queue.launch_over(leaves + 1, count_open_rows<T>, problem->queries, open, starts);
   exclusive_sum(queue, starts, starts, leaves + 1);
-  queue.launch_over(leaves, list_open_rows<T>, problem->queries, open, starts, chosen);
-  problem->chosen = chosen;
-  problem->chosen_count = starts + leaves;
+  queue.launch_over(leaves, list_open_rows<T>, problem->queries, open, starts, query_list);
+  problem->query_list = query_list;
+  problem->query_list_count = starts + leaves;
 }
 
 template <int D, typename T>
@@ -59,7 +59,7 @@ void knn(Queue& queue, const Neighbours<D, T>& in) {
                      on_device(in.queries),
                      in.self,
                      in.own_offset,
-                     in.others,
+                     in.exclude_self,
                      in.source_rows,
                      in.query_rows,
                      nullptr,

@@ -24,7 +24,7 @@ struct Neighbours {
   Array<T> radius;       // (q, k), continued; (q, 0): not wanted
   Array<int32_t> index;  // (q, k), continued
   bool self;             // the sources are the queries, row by row
-  bool others;           // a query that is a source is not its own neighbour
+  bool exclude_self;     // a query that is a source is not its own neighbour
 
   explicit Neighbours(Arguments& in)
       : sources(in),
@@ -39,7 +39,7 @@ struct Neighbours {
         radius(in.continued<T>("radius", {q(), any})),
         index(in.continued<int32_t>("index", {q(), any})),
         self(in.attributes().flag("self")),
-        others(in.attributes().flag("others")) {
+        exclude_self(in.attributes().flag("others")) {
     in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "of the length of limit");
     in.expect(radii() || !open, radius, 2, "radius", "with bounds for the search again");
     in.expect(radius.dims[1] == (radii() ? k() : 0), radius, 2, "radius", "of the width of index");

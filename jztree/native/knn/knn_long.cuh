@@ -68,7 +68,7 @@ class LongSearch {
     group.cover(0, x_);
     if (wrapped_) {
       group.widen(staging_);
-      staging_.rests(problem_.queries, static_cast<uint32_t>(query_), rest_);
+      staging_.find_rests(problem_.queries, static_cast<uint32_t>(query_), rest_);
     }
     group.find_straight();
     WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
@@ -85,19 +85,19 @@ class LongSearch {
       T x[W];
       staging_.point(problem_.sources, row, x);
       if (wrapped_) {
-        T rest[W];
-        staging_.rests(problem_.sources, row, rest);
-        distance = distance2<W, true>(scale_, x_, x, rest_, rest);
+        T row_rest[W];
+        staging_.find_rests(problem_.sources, row, row_rest);
+        distance = distance2<W, true>(scale_, x_, x, rest_, row_rest);
       } else {
         distance = scale_.periodic ? distance2<W, true>(scale_, x_, x) : distance2<W, false>(scale_, x_, x);
       }
     }
-    bool near = row < end && row != own_ && distance <= bound_.distance2();
-    if (near && limit_) near = !is_beyond(problem_, limits_, *limit_, distance, query_, row);
-    unsigned found = __ballot_sync(all_lanes, near);
-    int place = count_ + __popc(found & ((1u << lane_index()) - 1));
-    if (near) collected_[place] = Candidate<T>::make(distance, row + 1);
-    count_ += __popc(found);
+    bool is_candidate = row < end && row != own_ && distance <= bound_.distance2();
+    if (is_candidate && limit_) is_candidate = !is_beyond(problem_, limits_, *limit_, distance, query_, row);
+    unsigned lanes = __ballot_sync(all_lanes, is_candidate);
+    int place = count_ + __popc(lanes & ((1u << lane_index()) - 1));
+    if (is_candidate) collected_[place] = Candidate<T>::make(distance, row + 1);
+    count_ += __popc(lanes);
     __syncwarp();
     if (count_ >= warp_size) absorb();
   }
@@ -156,10 +156,10 @@ class LongSearch {
   }
 
   __device__ bool precise() const {
-    bool good = true;
+    bool is_exact = true;
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      good &= is_precise(problem_, scale_, list_[i], query_);
-    return __all_sync(all_lanes, good);
+      is_exact &= is_precise(problem_, scale_, list_[i], query_);
+    return __all_sync(all_lanes, is_exact);
   }
 
   const Problem<From>& problem_;
@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(long_search_threads)
       answer(i);
       continue;
     }
-    for (uint32_t rest = again.lanes[i]; rest != 0; rest &= rest - 1)
-      answer(static_cast<int64_t>(again.first[i]) + __ffs(static_cast<int>(rest)) - 1);
+    for (uint32_t remaining = again.lanes[i]; remaining != 0; remaining &= remaining - 1)
+      answer(static_cast<int64_t>(again.first[i]) + __ffs(static_cast<int>(remaining)) - 1);
   }
 }
 

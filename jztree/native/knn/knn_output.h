@@ -27,16 +27,16 @@ class Output {
   T* radius;  // (q, k); null: not wanted
   int64_t k;
   int64_t own_offset;  // query i is source i + own_offset; negative: queries are not sources
-  bool others;         // a query that is a source is not its own neighbour
-  bool found;          // `radius` has bounds; see Neighbours
+  bool exclude_self;   // a query that is a source is not its own neighbour
+  bool has_bounds;     // `radius` has bounds; see Neighbours
   const DistanceRule<D, T> rule;
 
   Output(const Neighbours<D, T>& in, const Scale<D, T>& scale)
       : radius(in.radii()),
         k(in.k()),
         own_offset(*in.own_offset),
-        others(in.others),
-        found(in.open != nullptr),
+        exclude_self(in.exclude_self),
+        has_bounds(in.open != nullptr),
         rule(false, false, scale),
         in_(in),
         distances_(rule, in.sources.pos) {}
@@ -110,9 +110,9 @@ class Answers {
   void write(int64_t query, Candidate<R>* sorted) {
     int64_t number = out_.k;
     while (number > 0 && row_plus_one(sorted, number - 1) == no_row) --number;
-    const bool own = row_plus_one(sorted, 0) == 0;
-    if (own) sorted[0] = make_candidate<R>(0, static_cast<uint32_t>(query + out_.own_offset + 1));
-    if (!write_in_order(query, sorted, number)) write_sorted(query, sorted, number, own);
+    const bool has_self = row_plus_one(sorted, 0) == 0;
+    if (has_self) sorted[0] = make_candidate<R>(0, static_cast<uint32_t>(query + out_.own_offset + 1));
+    if (!write_in_order(query, sorted, number)) write_sorted(query, sorted, number, has_self);
   }
 
  private:
@@ -186,7 +186,7 @@ class Answers {
   }
 
   // Sorts by distance, then by row. Few neighbours change places.
-  JZTREE_APART void write_sorted(int64_t query, const Candidate<R>* sorted, int64_t number, bool own) {
+  JZTREE_APART void write_sorted(int64_t query, const Candidate<R>* sorted, int64_t number, bool has_self) {
     rows_.resize(static_cast<size_t>(number));
     squares_.resize(rows_.size());
     lengths_.resize(rows_.size());
@@ -194,9 +194,9 @@ class Answers {
     double* squares = squares_.data();
     for (int64_t i = 0; i < number; ++i) rows[i] = static_cast<int32_t>(row_plus_one(sorted, i) - 1);
     out_.find_squares(query, rows, number, squares);
-    for (int64_t i = own + 1; i < number; ++i)
+    for (int64_t i = has_self + 1; i < number; ++i)
       for (int64_t place = i;
-           place > own && std::pair(squares[place], rows[place]) < std::pair(squares[place - 1], rows[place - 1]);
+           place > has_self && std::pair(squares[place], rows[place]) < std::pair(squares[place - 1], rows[place - 1]);
            --place) {
         std::swap(rows[place], rows[place - 1]);
         std::swap(squares[place], squares[place - 1]);

@@ -25,20 +25,20 @@ struct Problem {
   TreeView<From> sources, queries;
   bool self;                   // the sources are the queries, row by row
   const int32_t* own_offset;   // query i is source i + own_offset; negative: no query is a source
-  bool others;                 // queries that are sources are not their own neighbours
+  bool exclude_self;           // queries that are sources are not their own neighbours
   const int32_t* source_rows;  // reported row of each z-ordered source; null: its index
   const int32_t* query_rows;   // output row of each z-ordered query; null: its index
-  const int32_t* chosen;       // the queries to answer, null: all; nothing is written for the others
-  const int64_t* chosen_count;
-  int64_t most;    // their largest number
-  From* radius;    // (q, k), written at the end (knn_report.cuh)
-  int32_t* index;  // (q, k), until then the neighbours' z-ordered rows
+  const int32_t* query_list;   // the queries to answer, null: all; nothing is written for the others
+  const int64_t* query_list_count;
+  int64_t max_queries;  // their largest number
+  From* radius;         // (q, k), written at the end (knn_report.cuh)
+  int32_t* index;       // (q, k), until then the neighbours' z-ordered rows
   int64_t k;
   Lengths limit;           // in output order, a single one for all, or none
   const int32_t* wrapped;  // not 0: a position is outside its periodic box
 
-  __device__ int64_t count() const { return chosen ? *chosen_count : most; }
-  __device__ int64_t query(int64_t place) const { return chosen ? chosen[place] : place; }
+  __device__ int64_t count() const { return query_list ? *query_list_count : max_queries; }
+  __device__ int64_t query(int64_t place) const { return query_list ? query_list[place] : place; }
   // The query's own row among the sources, or -1 if the query is not a source.
   __device__ int64_t own_row(int64_t query) const {
     if (self) return query;
@@ -47,15 +47,15 @@ struct Problem {
   }
 
   // Whether a query with that own row is its own first neighbour.
-  __device__ bool own_first(int64_t own) const { return own >= 0 && !others; }
+  __device__ bool own_first(int64_t self_row) const { return self_row >= 0 && !exclude_self; }
 
   // The output row of a query.
   __device__ int64_t out_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
-  // own: the query's own row.
+  // self_row: the query's own row.
   template <typename T>
-  __device__ __forceinline__ void write(int64_t out, int64_t own, const Candidate<T>& found) const {
-    int64_t source = found.row_plus_one() == 0 ? own : static_cast<int64_t>(found.row_plus_one()) - 1;
+  __device__ __forceinline__ void write(int64_t out, int64_t self_row, const Candidate<T>& found) const {
+    int64_t source = found.row_plus_one() == 0 ? self_row : static_cast<int64_t>(found.row_plus_one()) - 1;
     index[out] = found.row_plus_one() == no_row ? -1 : static_cast<int32_t>(source);
   }
 };
@@ -66,9 +66,9 @@ template <int W, typename From, typename T>
 JZTREE_APART bool same_place(const Problem<From>& problem, const Scale<W, T>& scale, int64_t source, int64_t query) {
   const int dims = problem.sources.dims;
   const From *a = problem.sources.pos + source * dims, *b = problem.queries.pos + query * dims;
-  bool same = true;
-  for (int d = 0; d < dims; ++d) same &= same_in_box(a[d], b[d], scale.raw_period[d]);
-  return same;
+  bool coincide = true;
+  for (int d = 0; d < dims; ++d) coincide &= same_in_box(a[d], b[d], scale.raw_period[d]);
+  return coincide;
 }
 
 // Whether a candidate's squared distance is that of coincident points or large enough to have all its digits.

@@ -44,8 +44,8 @@ const Scale<W, T>* device_scale(Queue& queue, const Problem<From>& problem, cons
   return scale;
 }
 
-inline Unanswered no_unanswered(Queue& queue, int64_t most) {
-  Unanswered none{queue.scratch<int32_t>(1), queue.scratch<uint32_t>(most), queue.scratch<uint32_t>(most)};
+inline Unanswered no_unanswered(Queue& queue, int64_t capacity) {
+  Unanswered none{queue.scratch<int32_t>(1), queue.scratch<uint32_t>(capacity), queue.scratch<uint32_t>(capacity)};
   queue.fill_bytes(none.count, 0, 1);
   return none;
 }
@@ -70,7 +70,7 @@ constexpr int64_t most_repeated = 128;
 
 template <int W, int K, typename T, bool Repeated = false>
 Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
-  int64_t groups = warps_of_queries(problem.most, (problem.most + warp_size - 1) / warp_size);
+  int64_t groups = warps_of_queries(problem.max_queries, (problem.max_queries + warp_size - 1) / warp_size);
   Unanswered unanswered = no_unanswered(queue, groups);
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
   queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T, Repeated>, problem, scale,
@@ -87,9 +87,9 @@ Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const S
   // together. Few queries, if any, are answered again.
   constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30;
   const int64_t most_warps = again.count ? 256 : 4096;
-  Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.most);
+  Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.max_queries);
   int64_t list_bytes = problem.k * static_cast<int64_t>(sizeof(Candidate<T>));
-  int64_t bytes = long_search_bytes<T>(problem.sources.planes), queries = problem.most;
+  int64_t bytes = long_search_bytes<T>(problem.sources.planes), queries = problem.max_queries;
   Candidate<T>* lists = nullptr;
   if (list_bytes <= shared_list_bytes) {
     bytes += (list_bytes + 15) / 16 * 16;
@@ -123,7 +123,7 @@ void search_padded(Queue& queue, const Problem<T>& problem, const Extent<T>& ext
   Unanswered unanswered = search_lists<W, T>(queue, problem, scale);
   if constexpr (std::is_same<T, float>::value)
     search_long_lists<W, double>(queue, problem, device_scale<W, double>(queue, problem, extent), unanswered);
-  queue.launch_warps((problem.most + warp_size - 1) / warp_size, report<W, T>, problem, scale);
+  queue.launch_warps((problem.max_queries + warp_size - 1) / warp_size, report<W, T>, problem, scale);
 }
 
 template <typename T>

@@ -62,16 +62,16 @@ class ShortSearch {
     for (first_ = 0; first_ < k; first_ += K) {
       count_ = Repeated && k - first_ > K ? K : k - first_;
       next_ = collected_ + lane_index();
-      own_ = static_cast<int>(problem_.own_row(query_));
-      list_.reset(count_, searches && first_ == 0 && problem_.own_first(own_));
+      self_row_ = static_cast<int>(problem_.own_row(query_));
+      list_.reset(count_, searches && first_ == 0 && problem_.own_first(self_row_));
       if (__any_sync(all_lanes, searches)) search(searches);
       __syncwarp();
-      const bool good = !searches || precise();
-      imprecise |= ~__ballot_sync(all_lanes, good);
+      const bool is_exact = !searches || precise();
+      imprecise |= ~__ballot_sync(all_lanes, is_exact);
       write(__ballot_sync(all_lanes, answers) & ~imprecise);
       if (!Repeated) break;
       last_ = list_.bound();
-      searches &= good && last_.row_plus_one() != no_row;
+      searches &= is_exact && last_.row_plus_one() != no_row;
     }
     return imprecise;
   }
@@ -94,56 +94,56 @@ class ShortSearch {
 
   // A single loop handles all leaves and the remaining rows at the end, so that the code absorbs candidates in only one
   // place.
-  __device__ __forceinline__ void search(bool mine) {
+  __device__ __forceinline__ void search(bool searches) {
     frame_.staging.point(problem_.queries, query_, x_);
-    cover(mine);
-    T rest[W];
-    query_rests_ = wrapped_ && __any_sync(all_lanes, frame_.staging.rests(problem_.queries, query_, rest));
-    set_bound(mine, list_.bound());
+    cover(searches);
+    T query_rest[W];
+    query_rests_ = wrapped_ && __any_sync(all_lanes, frame_.staging.find_rests(problem_.queries, query_, query_rest));
+    set_bound(searches, list_.bound());
 #pragma unroll
     for (int d = 0; d < W; ++d) at_[d] = x_[d];
     tile_begin_ = tile_count_ = 0;
     images_ = 0;
     WarpWalk<W, 2, From, T> walk(problem_.sources, frame_.staging, frame_.group, stack_, stops_);
     uint32_t row = 0, end = 0;
-    for (bool more = true; more;) {
-      if (row >= end) more = walk.next_leaf(wanted_, &row, &end);
+    for (bool has_rows = true; has_rows;) {
+      if (row >= end) has_rows = walk.next_leaf(wanted_, &row, &end);
       Tile point;
-      unsigned images = 0, left = 0;
-      bool apart = !more;
-      if (more) {
+      unsigned images = 0, remaining = 0;
+      bool needs_images = !has_rows;
+      if (has_rows) {
         JZTREE_COUNT("rows");
-        left = look_at_rows(row + static_cast<uint32_t>(lane_index()), end, &point, &images, &apart);
+        remaining = look_at_rows(row + static_cast<uint32_t>(lane_index()), end, &point, &images, &needs_images);
         row += warp_size;
       }
       do {
         JZTREE_COUNT("append");
-        unsigned taken = left;
-        if (apart && (left != 0 || !more)) taken = of_same_images(left, images);
-        append(point, taken);
-        left &= ~taken;
-        if (tile_count_ >= List::batch || !more) drain(mine, !more);
-      } while (left != 0);
+        unsigned lanes = remaining;
+        if (needs_images && (remaining != 0 || !has_rows)) lanes = of_same_images(remaining, images);
+        append(point, lanes);
+        remaining &= ~lanes;
+        if (tile_count_ >= List::batch || !has_rows) drain(searches, !has_rows);
+      } while (remaining != 0);
     }
   }
 
   // Queries that are consecutive in z-order may be far apart at jumps of the curve. So there are two boxes, split at
   // the longest jump: together they have half as many points near them as a single box.
-  __device__ __forceinline__ void cover(bool mine) {
+  __device__ __forceinline__ void cover(bool searches) {
     Group<W, 2, T> group(scale_);
     T jump2 = 0;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      if (!mine) x_[d] = 0;
+      if (!searches) x_[d] = 0;
       T jump = x_[d] - __shfl_up_sync(all_lanes, x_[d], 1);
       jump2 += jump * jump;
     }
-    bool both_mine = (__ballot_sync(all_lanes, mine) << 1 >> lane_index() & 1) && mine;
+    bool both_search = (__ballot_sync(all_lanes, searches) << 1 >> lane_index() & 1) && searches;
     unsigned word = static_cast<unsigned>(__float_as_int(static_cast<float>(jump2))) & ~(warp_size - 1u);
-    unsigned longest = warp_max_word(both_mine ? word | static_cast<unsigned>(lane_index()) : 0);
+    unsigned longest = warp_max_word(both_search ? word | static_cast<unsigned>(lane_index()) : 0);
     second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
-    group.cover(0, x_, mine && !second_);
-    group.cover(1, x_, mine && second_);
+    group.cover(0, x_, searches && !second_);
+    group.cover(1, x_, searches && second_);
     if (wrapped_) group.widen(frame_.staging);
     group.find_straight();
     T plain2 = std::numeric_limits<T>::infinity();
@@ -161,21 +161,21 @@ class ShortSearch {
     __syncwarp();
   }
 
-  // Each lane tests a row. Returns the lanes whose rows may be within the radius of any query. apart: whether any of
-  // these rows needs images.
+  // Each lane tests a row. Returns the lanes whose rows may be within the radius of any query. needs_images: whether
+  // any of these rows needs images.
   __device__ __forceinline__ unsigned look_at_rows(uint32_t row, uint32_t end, Tile* point, unsigned* images,
-                                                   bool* apart) {
+                                                   bool* needs_images) {
     frame_.staging.point(problem_.sources, row < end ? row : end - 1, point->x);
     point->row_plus_one = row + 1;
     if (!wrapped_ && images_ == 0 && wanted_.worst.distance2() <= frame_.group.straight2) {
-      *apart = false;
+      *needs_images = false;
       return __ballot_sync(all_lanes, row < end && is_near_straight(point->x));
     }
-    return look_around(row, end, point, images, apart);
+    return look_around(row, end, point, images, needs_images);
   }
 
   __device__ __forceinline__ bool is_near_straight(const T* x) const {
-    bool near = false;
+    bool is_near = false;
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
       T least2 = 0;
@@ -184,20 +184,20 @@ class ShortSearch {
         T gap = std::fmax(frame_.group.straight_gap(box, d, x[d], x[d]), T{0});
         least2 = d == 0 ? gap * gap : least2 + gap * gap;
       }
-      near |= least2 * below_one<T> <= wanted_.worst2[box];
+      is_near |= least2 * below_one<T> <= wanted_.worst2[box];
     }
-    return near;
+    return is_near;
   }
 
   // The same for rows that may be nearest around the boundary.
   __device__ __forceinline__ unsigned look_around(uint32_t row, uint32_t end, Tile* point, unsigned* images,
-                                                  bool* apart) {
+                                                  bool* needs_images) {
     JZTREE_COUNT("rows around");
     const Group<W, 2, T>& group = frame_.group;
-    bool near[2], around = false, rests = query_rests_;
+    bool near_box[2], around = false, has_rests = query_rests_;
     if (wrapped_) {
-      T rest[W];
-      rests |= row < end && frame_.staging.rests(problem_.sources, row, rest);
+      T row_rest[W];
+      has_rests |= row < end && frame_.staging.find_rests(problem_.sources, row, row_rest);
     }
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
@@ -208,20 +208,21 @@ class ShortSearch {
         T gap = std::fmax(group.gap(box, d, point->x[d], point->x[d], &box_around), T{0});
         least2 = d == 0 ? gap * gap : least2 + gap * gap;
       }
-      near[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
-      around |= near[box] && box_around;
+      near_box[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
+      around |= near_box[box] && box_around;
     }
-    *apart = __any_sync(all_lanes, around || rests) || images_ != 0 || !(wanted_.worst.distance2() <= frame_.plain2);
-    if (*apart) {
+    *needs_images =
+        __any_sync(all_lanes, around || has_rests) || images_ != 0 || !(wanted_.worst.distance2() <= frame_.plain2);
+    if (*needs_images) {
       JZTREE_COUNT("images");
-      *images = rests ? depends : nearest_images(group, near, point->x);
+      *images = has_rests ? depends : nearest_images(group, near_box, point->x);
     }
-    return __ballot_sync(all_lanes, near[0] || near[1]);
+    return __ballot_sync(all_lanes, near_box[0] || near_box[1]);
   }
 
   // The same as nearest_image for boxes of sources. If a row's nearest image is the one below the box, the row is moved
   // there. Rows that are not near a box may use any image: every image is too far from its queries.
-  __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near, T* x) const {
+  __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near_box, T* x) const {
     unsigned images = 0, moved = 0;
     bool differ = false;
 #pragma unroll
@@ -230,10 +231,10 @@ class ShortSearch {
 #pragma unroll
       for (int box = 0; box < 2; ++box)
         image[box] = nearest_image(group.low[box][d], group.high[box][d], x[d], x[d], scale_.period[d]);
-      Image chosen = near[0] ? image[0] : image[1];
-      differ |= chosen == Image::depends || (near[1] && chosen != image[1]);
-      if (chosen == Image::shift_query) images |= 1u << d;
-      if (chosen == Image::shift_source) moved |= 1u << d;
+      Image nearest = near_box[0] ? image[0] : image[1];
+      differ |= nearest == Image::depends || (near_box[1] && nearest != image[1]);
+      if (nearest == Image::shift_query) images |= 1u << d;
+      if (nearest == Image::shift_source) moved |= 1u << d;
     }
     if (differ) return depends;
 #pragma unroll
@@ -243,9 +244,9 @@ class ShortSearch {
   }
 
   // The remaining rows that can join the tile. If none can, the tile must be emptied first.
-  __device__ __forceinline__ unsigned of_same_images(unsigned left, unsigned images) {
+  __device__ __forceinline__ unsigned of_same_images(unsigned remaining, unsigned images) {
     JZTREE_COUNT("of same images");
-    unsigned next = left ? __shfl_sync(all_lanes, images, __ffs(static_cast<int>(left)) - 1) : ~0u;
+    unsigned next = remaining ? __shfl_sync(all_lanes, images, __ffs(static_cast<int>(remaining)) - 1) : ~0u;
     if (next != images_ && tile_count_ > 0) {
       fill_block();
       return 0;
@@ -255,14 +256,14 @@ class ShortSearch {
     for (int d = 0; d < W; ++d)
       at_[d] = images_ < depends && (images_ >> d & 1) ? shifted_down(x_[d], scale_.period[d], scale_.period_rest[d])
                                                        : x_[d];
-    return left & __ballot_sync(all_lanes, images == images_);
+    return remaining & __ballot_sync(all_lanes, images == images_);
   }
 
   __device__ __forceinline__ Tile& tile_place(int i) { return tile_[(tile_begin_ + i) & (tile_points - 1)]; }
 
-  __device__ __forceinline__ void append(const Tile& point, unsigned taken) {
-    if (taken >> lane_index() & 1) tile_place(tile_count_ + __popc(taken & ((1u << lane_index()) - 1))) = point;
-    tile_count_ += __popc(taken);
+  __device__ __forceinline__ void append(const Tile& point, unsigned lanes) {
+    if (lanes >> lane_index() & 1) tile_place(tile_count_ + __popc(lanes & ((1u << lane_index()) - 1))) = point;
+    tile_count_ += __popc(lanes);
     __syncwarp();
   }
 
@@ -279,12 +280,12 @@ class ShortSearch {
   }
 
   // Collect from the whole blocks of the tile. last: the lists absorb all remaining candidates.
-  __device__ __forceinline__ void drain(bool mine, bool last) {
-    bool more = true;
-    while (more) {
+  __device__ __forceinline__ void drain(bool searches, bool last) {
+    bool has_blocks = true;
+    while (has_blocks) {
       JZTREE_COUNT("step of blocks");
-      more = tile_count_ >= List::batch;
-      if (more) {
+      has_blocks = tile_count_ >= List::batch;
+      if (has_blocks) {
         if (images_ == depends) {
           JZTREE_COUNT("block pair by pair");
           collect_block_by_pairs();
@@ -294,16 +295,16 @@ class ShortSearch {
         }
         tile_begin_ = (tile_begin_ + List::batch) & (tile_points - 1);
         tile_count_ -= List::batch;
-        more = tile_count_ >= List::batch || last;
+        has_blocks = tile_count_ >= List::batch || last;
       }
-      while (__any_sync(all_lanes, has_collected(last ? 0 : patience_))) absorb_batch(mine);
+      while (__any_sync(all_lanes, has_collected(last ? 0 : patience_))) absorb_batch(searches);
     }
     __syncwarp();
   }
 
-  // Whether the lane has collected more than `most` candidates.
-  __device__ __forceinline__ bool has_collected(int most) const {
-    return next_ > collected_ + most * warp_size + lane_index();
+  // Whether the lane has collected more than `number` candidates.
+  __device__ __forceinline__ bool has_collected(int number) const {
+    return next_ > collected_ + number * warp_size + lane_index();
   }
 
   // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
@@ -320,16 +321,16 @@ class ShortSearch {
 
   // The same if the image depends on the pair. This is rare, so the loop is short and takes few registers.
   __device__ __forceinline__ void collect_block_by_pairs() {
-    T mine[W] = {}, point_rest[W] = {};
-    if (wrapped_) tile_rests(mine, point_rest);
+    T query_rest[W] = {}, point_rest[W] = {};
+    if (wrapped_) tile_rests(query_rest, point_rest);
 #pragma unroll 1
     for (int i = 0; i < List::batch; ++i) {
       const Tile point = tile_[tile_begin_ + i];
-      T rest[W];
+      T row_rest[W];
 #pragma unroll
-      for (int d = 0; d < W; ++d) rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
-      T distance =
-          wrapped_ ? distance2<W, true>(scale_, at_, point.x, mine, rest) : distance2<W, true>(scale_, at_, point.x);
+      for (int d = 0; d < W; ++d) row_rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
+      T distance = wrapped_ ? distance2<W, true>(scale_, at_, point.x, query_rest, row_rest)
+                            : distance2<W, true>(scale_, at_, point.x);
       collect(Candidate<T>::make(distance, point.row_plus_one));
     }
   }
@@ -341,15 +342,15 @@ class ShortSearch {
   }
 
   // The rounding errors of the lane's query and of the lane's point of the next block.
-  __device__ __forceinline__ void tile_rests(T* mine, T* point) const {
-    frame_.staging.rests(problem_.queries, query_, mine);
+  __device__ __forceinline__ void tile_rests(T* query_rest, T* point) const {
+    frame_.staging.find_rests(problem_.queries, query_, query_rest);
     uint32_t row_plus_one = lane_index() < List::batch ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
-    if (row_plus_one != 0) frame_.staging.rests(problem_.sources, row_plus_one - 1, point);
+    if (row_plus_one != 0) frame_.staging.find_rests(problem_.sources, row_plus_one - 1, point);
   }
 
   // Every lane absorbs up to one batch of its collected candidates, the last ones first. A query that is its own
   // neighbour is in its list from the start.
-  __device__ __forceinline__ void absorb_batch(bool mine) {
+  __device__ __forceinline__ void absorb_batch(bool searches) {
     JZTREE_COUNT("absorb");
     if (limits_.each) reject_beyond();
     Candidate<T> others[List::batch];
@@ -359,11 +360,11 @@ class ShortSearch {
       bool is_other = next_ > first;
       if (is_other) next_ -= warp_size;
       others[i] = *next_;
-      is_other &= others[i].row_plus_one() != static_cast<uint32_t>(own_ + 1);
+      is_other &= others[i].row_plus_one() != static_cast<uint32_t>(self_row_ + 1);
       if (Repeated) is_other &= last_ < others[i];
       others[i] = choose(is_other, others[i], no_candidate<T>());
     }
-    set_bound(mine, list_.absorb(others));
+    set_bound(searches, list_.absorb(others));
   }
 
   __device__ const Within<T>* limit() const { return limits_.of(problem_.out_row(query_)); }
@@ -382,15 +383,15 @@ class ShortSearch {
 
   __device__ __forceinline__ bool precise() const {
     if (sizeof(T) > sizeof(float)) return true;
-    bool good = true;
+    bool is_exact = true;
     // The list ascends, so entries after a large distance need no check.
-    for (int i = K - count_; i < K && good; ++i) {
+    for (int i = K - count_; i < K && is_exact; ++i) {
       JZTREE_COUNT("precise");
       Candidate<T> found = list_.own(i);
       if (found.distance2() >= scale_.precise2) break;
-      good = is_precise(problem_, scale_, found, query_);
+      is_exact = is_precise(problem_, scale_, found, query_);
     }
-    return good;
+    return is_exact;
   }
 
   // Neighbouring lanes write to neighbouring addresses.
@@ -402,8 +403,8 @@ class ShortSearch {
       JZTREE_COUNT("write");
       int lane = item * inverse >> 16, place = item - lane * k;  // quotient and remainder of item / k, for items below
                                                                  // 2^11
-      int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
-      if (lanes >> lane & 1) problem_.write(row * problem_.k + first_ + place, own, list_.at(lane, K - k + place));
+      int64_t row = __shfl_sync(all_lanes, out_row, lane), self_row = __shfl_sync(all_lanes, self_row_, lane);
+      if (lanes >> lane & 1) problem_.write(row * problem_.k + first_ + place, self_row, list_.at(lane, K - k + place));
     }
     __syncwarp();
   }
@@ -425,7 +426,7 @@ class ShortSearch {
   bool query_rests_;          // whether any query has a rounding error
   Candidate<T> last_;         // the last neighbour that earlier searches found
   int first_, count_;         // the neighbours of this search: their place among all, and their number
-  int own_, patience_, tile_begin_, tile_count_;
+  int self_row_, patience_, tile_begin_, tile_count_;
   uint32_t images_, query_;
 };
 

@@ -38,26 +38,26 @@ class Staging {
 
   // The wrapped and scaled coordinates of a row, the same as on the CPU; 0 in dimensions that the tree does not have.
   __device__ __forceinline__ void point(const TreeView<From>& tree, uint32_t row, T* x) const {
-    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+    const From* pos = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
     const T factor = factor_;
     bool inside = true;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      const From given = d < dims_of<W>(tree) ? at[d] : From{0};
-      inside &= bits(given) < inside_[d];
-      x[d] = static_cast<T>(given) * factor;
+      const From coordinate = d < dims_of<W>(tree) ? pos[d] : From{0};
+      inside &= bits(coordinate) < inside_[d];
+      x[d] = static_cast<T>(coordinate) * factor;
     }
     // Coordinates inside the period by their own precision need no test in float64. (Negative numbers have large bits.)
     if (inside) return;
     JZTREE_COUNT("wrap");
 #pragma unroll
     for (int d = 0; d < W; ++d)
-      if (d < dims_of<W>(tree)) x[d] = static_cast<T>(wrap_apart(at[d], scale_.raw_period[d])) * factor;
+      if (d < dims_of<W>(tree)) x[d] = static_cast<T>(wrap_apart(pos[d], scale_.raw_period[d])) * factor;
   }
 
   // The rounding errors of wrapped coordinates. Returns whether any is not 0.
-  __device__ __forceinline__ bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
-    return rests_of(scale_, tree, row, rest);
+  __device__ __forceinline__ bool find_rests(const TreeView<From>& tree, uint32_t row, T* errors) const {
+    return rests_of(scale_, tree, row, errors);
   }
 
   // The largest error of the distance between two boxes if rows were wrapped.
@@ -85,12 +85,12 @@ class Staging {
 
   // Never inlined, because only rows outside their periodic box have any. Without the address of this object: otherwise
   // the compiler would keep the whole search, including its lists, in local memory.
-  JZTREE_APART static bool rests_of(const Scale<W, T>& scale, const TreeView<From>& tree, uint32_t row, T* rest) {
-    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+  JZTREE_APART static bool rests_of(const Scale<W, T>& scale, const TreeView<From>& tree, uint32_t row, T* errors) {
+    const From* pos = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
     bool any = false;
     for (int d = 0; d < W; ++d) {
-      rest[d] = d < dims_of<W>(tree) ? rest_of_wrap(at[d], scale.raw_period[d], scale.factor) : T{0};
-      any |= rest[d] != 0;
+      errors[d] = d < dims_of<W>(tree) ? rest_of_wrap(pos[d], scale.raw_period[d], scale.factor) : T{0};
+      any |= errors[d] != 0;
     }
     return any;
   }
@@ -156,14 +156,14 @@ struct alignas(16) Group {
 
   // Set `straight2`, after all boxes are set.
   __device__ __forceinline__ void find_straight() {
-    T least = std::numeric_limits<T>::infinity();
+    T nearest = std::numeric_limits<T>::infinity();
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       bool open = around[d] == std::numeric_limits<T>::infinity();
       for (int box = 0; box < Boxes; ++box)
-        if (!open) least = std::fmin(least, std::fmin(low[box][d], around[d] - high[box][d]));
+        if (!open) nearest = std::fmin(nearest, std::fmin(low[box][d], around[d] - high[box][d]));
     }
-    straight2 = least > 0 ? least * least * below_one<T> : T{-1};
+    straight2 = nearest > 0 ? nearest * nearest * below_one<T> : T{-1};
   }
 
   // The same as `gap` for sources that are nearest straight.
@@ -191,8 +191,8 @@ __device__ __forceinline__ Wanted<2, float> wanted_of(const Candidate<float>& bo
   constexpr uint32_t sign = 0x80000000u;
   uint32_t word = static_cast<uint32_t>(bound.bits) ^ sign;
   uint32_t first_word = warp_max_word(second ? 0 : word), second_word = warp_max_word(second ? word : 0);
-  uint32_t most = first_word > second_word ? first_word : second_word;
-  return {{warp_max_word(word == most ? bound.row : 0), static_cast<int32_t>(most ^ sign)},
+  uint32_t largest = first_word > second_word ? first_word : second_word;
+  return {{warp_max_word(word == largest ? bound.row : 0), static_cast<int32_t>(largest ^ sign)},
           {__int_as_float(static_cast<int32_t>(first_word ^ sign)),
            __int_as_float(static_cast<int32_t>(second_word ^ sign))}};
 }
@@ -336,10 +336,10 @@ class WarpWalk {
 #pragma unroll
         for (int d = 0; d < W; ++d) {
           T gap = straight ? group_.straight_gap(box, d, low[d], high[d]) : group_.gap(box, d, low[d], high[d]);
-          T near = std::fmax(gap + group_.reach(box, d), T{0});
+          T centre_gap = std::fmax(gap + group_.reach(box, d), T{0});
           gap = std::fmax(gap, T{0});
           gaps2 = d == 0 ? gap * gap : gaps2 + gap * gap;
-          nears2 = d == 0 ? near * near : nears2 + near * near;
+          nears2 = d == 0 ? centre_gap * centre_gap : nears2 + centre_gap * centre_gap;
         }
         gaps2 *= below_one<T>;
         if (gaps2 <= wanted.worst2[box]) least2 = std::fmin(least2, gaps2);
@@ -359,14 +359,14 @@ class WarpWalk {
   // Push the nearest last, so that it is visited first.
   __device__ __forceinline__ void push(int plane, uint32_t node) {
     JZTREE_COUNT("push");
-    unsigned wanted = __ballot_sync(all_lanes, order_ != none);
+    unsigned pending = __ballot_sync(all_lanes, order_ != none);
     int behind = 0;  // number of nodes to visit after this lane's node
-    for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
+    for (unsigned remaining = pending; remaining != 0; remaining &= remaining - 1) {
       JZTREE_COUNT("rank a node");
-      behind += __shfl_sync(all_lanes, order_, __ffs(static_cast<int>(rest)) - 1) > order_;
+      behind += __shfl_sync(all_lanes, order_, __ffs(static_cast<int>(remaining)) - 1) > order_;
     }
     if (order_ != none) stack_[size_ + behind] = {nearest_.distance2(), node, static_cast<uint32_t>(plane), 0};
-    size_ += __popc(wanted);
+    size_ += __popc(pending);
     order_ = none;
     __syncwarp();
   }

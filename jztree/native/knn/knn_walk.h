@@ -23,20 +23,20 @@ class Walk {
   using Key = Candidate<T>;
 
  public:
-  Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t most,
+  Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t max_leaf,
        const Limits<D, T, From>& limits, const Output<D, From>& out)
       : sources_(sources),
         queries_(queries),
         scale_(scale),
         limits_(limits),
         self_(out.own_offset >= 0),
-        own_first_(self_ && !out.others),
+        own_first_(self_ && !out.exclude_self),
         // The search in float64 that follows one in float32 starts without bounds.
-        bounded_by_found_(out.found && std::is_same<T, From>::value),
+        bounded_by_found_(out.has_bounds && std::is_same<T, From>::value),
         out_(out),
         answers_(sources, queries, out),
-        lists_(out.k, most),
-        leaf_distances_(scale, most),
+        lists_(out.k, max_leaf),
+        leaf_distances_(scale, max_leaf),
         sorted_(static_cast<size_t>(KBest<T>::room_for(out.k))) {
     for (int d = 0; d < D; ++d) rounding_[d] = sources.rounding[d] + queries.rounding[d];
   }
@@ -75,7 +75,7 @@ class Walk {
       search(leaf);
       write_found(asked);
     }
-    return std::none_of(lost_.begin(), lost_.end(), [](uint8_t lost) { return lost; });
+    return std::none_of(lost_.begin(), lost_.end(), [](uint8_t imprecise) { return imprecise; });
   }
 
   const std::vector<uint8_t>& lost() const { return lost_; }
@@ -140,9 +140,9 @@ class Walk {
       if (q + 4 < count_) out_.template prefetch_row<3>(begin_ + q + 4);
       if (!reached_[static_cast<size_t>(q)]) continue;
       if (!best_->finish(q, sorted_.data())) return false;
-      bool good = precise(q);
-      lost_[static_cast<size_t>(q)] = !good;
-      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) answers_.write(begin_ + q, sorted_.data());
+      bool is_exact = precise(q);
+      lost_[static_cast<size_t>(q)] = !is_exact;
+      if (is_exact && (!asked || (*asked)[static_cast<size_t>(q)])) answers_.write(begin_ + q, sorted_.data());
     }
     return true;
   }
@@ -158,9 +158,9 @@ class Walk {
     for (const Key* key = sorted_.data(); key < sorted_.data() + out_.k; ++key) {
       T distance2 = candidate_distance2<T>(*key);
       if (distance2 >= scale_.precise2) return true;
-      uint32_t found = candidate_row_plus_one<T>(*key);
-      if (found == 0) continue;
-      if (distance2 > 0 || !sources_.same_place(found - 1, queries_, begin_ + q)) return false;
+      uint32_t row_plus_one = candidate_row_plus_one<T>(*key);
+      if (row_plus_one == 0) continue;
+      if (distance2 > 0 || !sources_.same_place(row_plus_one - 1, queries_, begin_ + q)) return false;
     }
     return true;
   }
@@ -181,8 +181,8 @@ class Walk {
     for (int64_t q = 0; q < count_; ++q) {
       // Stored radii are rounded, and the smallest have hardly a correct digit.
       T stored = static_cast<T>(out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1]);
-      T known = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * scale_.factor;
-      T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
+      T longest = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * scale_.factor;
+      T bound2 = longest * longest * above_one<T> + std::numeric_limits<T>::min();
       Key& bound = bounds_[static_cast<size_t>(q)];
       if (bound2 < std::numeric_limits<T>::infinity()) bound = std::min(bound, make_candidate<T>(bound2, no_row));
     }
@@ -212,14 +212,14 @@ class Walk {
       int64_t count = std::min<int64_t>(4 * lanes, end - first);
       node_distances(sources_, wide_low_, wide_high_, leaf_distances_.gap_period(), start + first, count, distance2);
       Entry near[4 * lanes];
-      int64_t found = 0;
+      int64_t number = 0;
       for (int64_t i = 0; i < count; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), end_row = sources_.first_row(plane, node + 1);
         Key key = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
-        near[found] = Entry(key, plane, node);
-        found += (key < worst_) & (end_row != row) & !(Others && are_queries(row, end_row));
+        near[number] = Entry(key, plane, node);
+        number += (key < worst_) & (end_row != row) & !(Others && are_queries(row, end_row));
       }
-      push_sorted(near, found);
+      push_sorted(near, number);
     }
   }
 
@@ -332,9 +332,10 @@ class Walk {
   // All distances are computed before the first candidate is used, so that nothing waits for a mispredicted branch.
   bool visit_leaf_from(int64_t block, uint32_t open) {
     // A query's own row is already in its list, if it belongs there.
-    int64_t own = self_ ? begin_ + block + out_.own_offset : no_own;
+    int64_t self_row = self_ ? begin_ + block + out_.own_offset : no_own;
     int64_t enough = own_first_ ? out_.k - 1 : out_.k;
-    uint32_t rows = leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
+    uint32_t rows =
+        leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, self_row, enough);
     bool changed = false;
     for (; rows != 0; rows &= rows - 1) {
       const int i = __builtin_ctz(rows);

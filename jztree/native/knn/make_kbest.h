@@ -11,10 +11,10 @@
 namespace jztree {
 
 template <typename T>
-std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t most);
+std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t max_batch);
 
 template <>
-inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) {
+inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t max_batch) {
   if (k <= 8) return std::make_unique<VectorKBest<8>>(k);
   if (k <= 16) return std::make_unique<VectorKBest<16>>(k);
   if (k <= 24) return std::make_unique<VectorKBest<24>>(k);
@@ -26,13 +26,13 @@ inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) 
     if (k <= 56) return std::make_unique<VectorKBest<56>>(k);
     if (k <= 64) return std::make_unique<VectorKBest<64>>(k);
   }
-  return std::make_unique<CountedKBest<float>>(k, most);
+  return std::make_unique<CountedKBest<float>>(k, max_batch);
 }
 
 template <>
-inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most) {
+inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t max_batch) {
   if (k <= 16) return std::make_unique<SortedKBest>(k);
-  return std::make_unique<CountedKBest<double>>(k, most);
+  return std::make_unique<CountedKBest<double>>(k, max_batch);
 }
 
 // Selects a faster list that cannot decide all ties; null if no such list is faster for k.
@@ -65,25 +65,25 @@ inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
 template <typename T>
 class Lists {
  public:
-  Lists(int64_t k, int64_t most) : exact_(make_kbest<T>(k, most)), rounded_(make_rounded_kbest<T>(k)) {}
+  Lists(int64_t k, int64_t max_batch) : exact_(make_kbest<T>(k, max_batch)), rounded_(make_rounded_kbest<T>(k)) {}
 
   // The list for the next group: an exact one if a group was recently left undecided.
   KBest<T>& next() {
-    bool exact = !rounded_ || left_ > 0;
-    left_ -= left_ > 0;
+    bool exact = !rounded_ || exact_groups_ > 0;
+    exact_groups_ -= exact_groups_ > 0;
     return exact ? *exact_ : *rounded_;
   }
 
   // The exact list, for a group that the rounded list has left undecided. The next groups are likely to have ties also,
   // so they get exact lists.
   KBest<T>& exact() {
-    left_ = 31;
+    exact_groups_ = 31;
     return *exact_;
   }
 
  private:
   std::unique_ptr<KBest<T>> exact_, rounded_;
-  int left_ = 0;  // remaining groups that get exact lists
+  int exact_groups_ = 0;  // remaining groups that get exact lists
 };
 
 }  // namespace jztree

@@ -25,7 +25,7 @@ class RoundedKBest final : public KBest<float> {
  public:
   explicit RoundedKBest(int64_t k) : k_(k) {}
 
-  void reset(int64_t queries, bool own) override {
+  void reset(int64_t queries, bool self_first) override {
     if (queries > static_cast<int64_t>(held_.size())) {
       held_.resize(static_cast<size_t>(queries));
       kept_.reset(new int64_t[held_.size() * (places + lanes)]);
@@ -33,8 +33,8 @@ class RoundedKBest final : public KBest<float> {
     }
     std::fill(held_.begin(), held_.end(), 0);
     std::fill_n(lists_.begin(), queries * List::vectors, Vector{} + none);
-    for (int64_t q = 0; own && q < queries; ++q) {
-      *kept(q) = own_candidate<float>();
+    for (int64_t q = 0; self_first && q < queries; ++q) {
+      *candidates_of(q) = own_candidate<float>();
       take(q, 1);
     }
   }
@@ -44,7 +44,7 @@ class RoundedKBest final : public KBest<float> {
     for (int64_t w = 0; w < near.words; ++w) {
       if (near.chosen[w] == 0) continue;
       if (held + Near<float>::word > places && !keep_listed(query)) return nothing();
-      take(query, near.pack(w, kept(query) + held));
+      take(query, near.pack(w, candidates_of(query) + held));
     }
     return bound(List::at(stored(query), k_ - 1));
   }
@@ -53,7 +53,8 @@ class RoundedKBest final : public KBest<float> {
     if (undecided(query)) return false;
     int64_t* end = sorted;
     List::each(stored(query), [&](uint32_t key) {
-      int64_t candidate = key == none ? no_candidate<float>() : kept(query)[key % static_cast<uint32_t>(places)];
+      int64_t candidate =
+          key == none ? no_candidate<float>() : candidates_of(query)[key % static_cast<uint32_t>(places)];
       insert_in_order(candidate, sorted, end++);
     });
     return true;
@@ -77,7 +78,7 @@ class RoundedKBest final : public KBest<float> {
   // Add the next `count` of the kept whole candidates.
   void take(int64_t query, int64_t count) {
     List list(stored(query));
-    const int64_t *keep = kept(query), begin = held_[static_cast<size_t>(query)], end = begin + count;
+    const int64_t *keep = candidates_of(query), begin = held_[static_cast<size_t>(query)], end = begin + count;
     held_[static_cast<size_t>(query)] = end;
     for (int64_t place = begin; place < end; ++place)
       list.insert(rounded(static_cast<uint32_t>(keep[place] >> 31)) | static_cast<uint32_t>(place));
@@ -96,8 +97,8 @@ class RoundedKBest final : public KBest<float> {
     int64_t listed[Room];
     int64_t count = 0;
     for (uint32_t key; count < Room && (key = List::at(stored(query), count)) != none; ++count)
-      listed[count] = kept(query)[key % static_cast<uint32_t>(places)];
-    std::copy(listed, listed + count, kept(query));
+      listed[count] = candidates_of(query)[key % static_cast<uint32_t>(places)];
+    std::copy(listed, listed + count, candidates_of(query));
     std::fill_n(stored(query), List::vectors, Vector{} + none);
     held_[static_cast<size_t>(query)] = 0;
     take(query, count);
@@ -111,7 +112,7 @@ class RoundedKBest final : public KBest<float> {
   }
 
   Vector* stored(int64_t query) { return lists_.data() + query * List::vectors; }
-  int64_t* kept(int64_t query) { return kept_.get() + query * (places + lanes); }
+  int64_t* candidates_of(int64_t query) { return kept_.get() + query * (places + lanes); }
 
   int64_t k_;
   std::vector<int64_t> held_;        // the number of whole candidates of each query
