@@ -58,11 +58,6 @@ def draw_radius(axes: Any, table: Table) -> None:
     axes.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
 
 
-def draw_memory(axes: Any, table: Table) -> None:
-    bars(axes, table, ["memory over positions"])
-    axes.set(xlabel="peak memory, divided by the memory of the positions")
-
-
 def draw_devices(axes: Any, table: Table) -> None:
     bars(axes, table, list(next(iter(table.values())))[:4], loc="lower right")
     axes.axvline(1, color="black", linewidth=0.8)
@@ -86,7 +81,6 @@ def draw_ranks(axes: Any, table: Table) -> None:
 
 CHARTS: dict[str, Callable[[Any, Table], None]] = {
     "radius": draw_radius,
-    "memory": draw_memory,
     "devices": draw_devices,
     "ranks": draw_ranks,
 }

@@ -82,24 +82,6 @@ def figure(cell: str) -> str:
     return result[-1] if result else ""
 
 
-MEMORY = {
-    "kNN": "knn",
-    "labels": "labels",
-    "friends-of-friends with catalogue": "catalogue",
-    "counts within a radius": "counts within r",
-    "lists within a radius": "lists within r",
-    "lists, without `.jit": "lists, plain call",
-    "pairs_within": "pairs within r",
-    "pairs_within`, without `.jit": "pairs, plain call",
-    "pair counts": "pair counts",
-}
-
-
-def peak_memory(row: Row) -> Values:
-    (record,) = records("one_device_2026-11-25.json")
-    return {"memory over positions": record["peak memory over positions"][MEMORY[row["call"]]]}
-
-
 DEVICES = {
     "sort in z-order": "zsort",
     "kNN, k=8, results sent home": "knn",
@@ -167,7 +149,6 @@ TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
     "docs/performance.md": [
         ("seconds", peers),
         ("seconds", peers),
-        ("call", peak_memory),
         ("elapsed, over one device", devices),
         ("ranks", ranks),
     ],
@@ -231,6 +212,7 @@ INSTALL, LARGE = "install_2026-11-28.json", "large.jsonl"
 SMALL, TIME = "2/small", "0/stages/time"
 DIMENSIONS = ("1D", "2D", "4D", "6D", "8D")
 QUERIES = (1, 1000, 10000, 100000)
+CALLS = ("knn", "counts within r", "pairs within r", "labels", "lists, plain call", "pairs, plain call")
 # By page: a sentence, with a group for each of its figures, and their recorded values.
 SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
     "README.md": [
@@ -265,6 +247,11 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         (
             r"takes (\S+) ms for neighbours and (\S+) ms for friends",
             recorded(PEERS, f"{SMALL}/call on 1000 points, kNN", f"{SMALL}/call on 1000 points, FoF", factor=1e3),
+        ),
+        (
+            r"lists and pair counts (\S+), counts within a radius (\S+), `pairs_within` (\S+), and labels (\S+)\. .* "
+            r"need (\S+) for lists and (\S+) for pairs",
+            recorded("one_device_2026-11-25.json", *(f"0/peak memory over positions/{call}" for call in CALLS)),
         ),
         (
             r"compiling takes (\S+) s for `knn` and (\S+) s for",
