@@ -10,7 +10,7 @@
 // candidates in batches, without branches. So lanes diverge only when they collect candidates. A leaf is loaded once
 // per 32 queries, mostly from the caches.
 //
-// checks/profiling/knn_instructions.py counts the instructions of a warp; docs/gpu.md has the figures.
+// checks/profiling/knn_instructions.py counts the instructions of a warp.
 #pragma once
 
 #include <cstdint>

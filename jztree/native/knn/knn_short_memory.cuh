@@ -12,8 +12,7 @@ namespace jztree {
 // part of a multiprocessor stays unused because it is smaller than a larger block.
 constexpr int short_search_threads = 32;
 // The number of blocks that must fit on a multiprocessor. It limits the registers. More blocks would spill registers in
-// the innermost loops, which took up to 1.6 times as long on an H100. docs/gpu.md has the results;
-// tests/native/test_knn_work.py checks them.
+// the innermost loops, which took up to 1.6 times as long on an H100. tests/native/test_knn_work.py checks them.
 template <int W, int K, typename T>
 constexpr int short_search_blocks = (W > 4 || K > 16 ? 12 : 16) - (sizeof(T) > sizeof(float) ? 4 : 0);
 
