@@ -40,7 +40,7 @@ from .fof import (
     phase_space_labels,
 )
 from .gravity import acceleration, potential
-from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
+from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks, squeeze_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
 from .links import Descendants, descendants
@@ -101,6 +101,7 @@ __all__ = [
     "sph_density",
     "sphere_properties",
     "spherical_overdensity",
+    "squeeze_peaks",
     "squeeze_tree",
     "stats",
     "subhaloes",

@@ -140,12 +140,17 @@ def _places(part: ParticleData) -> ParticleData:
 
 
 # Functions that need numbers known on the host, such as the number of particles.
-ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles", "mst.squeeze_tree"}
+ON_HOST = {
+    "data.expand_particles",
+    "data.flatten_particles",
+    "data.squeeze_particles",
+    "hierarchy.squeeze_peaks",
+    "mst.squeeze_tree",
+}
 # Functions that raise an error if they are mapped over several devices.
 ONE_DEVICE = {
     "hierarchy.cut",
     "hierarchy.dendrogram",
-    "hierarchy.density_peaks",
 }
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
@@ -221,6 +226,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "hierarchy.cut": lambda part: _of(jz.cut, rlink=0.2)(jz.spanning_tree(part, boxsize=1.0)),
     "hierarchy.dendrogram": lambda part: _of(jz.dendrogram)(jz.spanning_tree(part, boxsize=1.0)),
     "hierarchy.density_peaks": lambda part: _of(jz.density_peaks, density=part.mass, k=6, boxsize=1.0)(part),
+    "hierarchy.squeeze_peaks": lambda part: _of(jz.squeeze_peaks)(jz.density_peaks(part, part.mass, 6)),
     "index.build_index": _of(jz.build_index, boxsize=1.0),
     "knn.knn": _of(jz.knn.knn, k=4, boxsize=1.0, result="rad_globalidx_rankidx_part_vel"),
     "knn.knn, z": _of(jz.knn.knn, k=4, result="rad_globalidx_rankidx_part_vel", output_order="z"),

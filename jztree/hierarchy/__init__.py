@@ -6,6 +6,7 @@ of a density at their saddles, highest saddle first.
 """
 
 from ._dendrogram import Dendrogram, cut, dendrogram
-from ._peaks import DensityPeaks, density_peaks
+from ._peak_table import DensityPeaks, squeeze_peaks
+from ._peaks import density_peaks
 
-__all__ = ["Dendrogram", "DensityPeaks", "cut", "dendrogram", "density_peaks"]
+__all__ = ["Dendrogram", "DensityPeaks", "cut", "dendrogram", "density_peaks", "squeeze_peaks"]

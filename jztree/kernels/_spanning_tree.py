@@ -13,6 +13,7 @@ __all__ = [
     "EdgesOfPart",
     "cut_tree",
     "dendrogram",
+    "densest_neighbours",
     "descending_words",
     "first_rows",
     "peak_forest",
@@ -197,26 +198,44 @@ def first_rows(children: jax.Array, num: int | jax.Array, rows: int) -> jax.Arra
     return call("first_rows", i32(children.shape[0]), children, as_num(num), rows=rows)
 
 
-def peak_forest(neighbours: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Find the peaks of a density on a graph, and the edges that join them from the highest level down.
-
-    The edges of the graph join each row to the rows in its list. Ranks order the rows: the densest row has rank 0, and
-    no two rows have the same rank. A row without a denser neighbour is a peak. From every other row, a path of densest
-    neighbours leads to its peak. An edge between rows of two peaks joins the peaks. Edges are taken in the order of the
-    rank of their sparser end, then of their denser end.
+def densest_neighbours(
+    neighbours: jax.Array, first: int | jax.Array, rank: jax.Array, num: int | jax.Array
+) -> jax.Array:
+    """Return the row of the densest neighbour of each row, ``(n,)`` int32; the row itself if no neighbour is denser.
 
     Args:
-        neighbours: ``(n, k)`` int32, the neighbours of each row; -1 after the last.
-        rank: ``(n,)`` int32, from 0 to ``num - 1`` in the first ``num`` rows.
-        num: int32 scalar.
+        neighbours: ``(l, k)`` int32, lists of ``l`` rows; -1 after the last neighbour. Two rows are neighbours if one
+            is in the list of the other.
+        first: int32 scalar, the row of the first list.
+        rank: ``(n,)`` int32. Of two rows, the denser one has the smaller rank. No two rows have the same rank.
+        num: int32 scalar, the number of rows.
+    """
+    return call("densest_neighbours", i32(rank.shape[0]), neighbours, as_num(first), rank, as_num(num))
+
+
+def peak_forest(
+    neighbours: jax.Array, first: int | jax.Array, rank: jax.Array, num: int | jax.Array, peak: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Find the edges that join the peaks of a density on a graph, from the highest level down.
+
+    An edge of the graph between rows of two peaks joins the peaks. Edges are taken in the order of the rank of their
+    sparser end, then of their denser end.
+
+    Args:
+        neighbours: See `densest_neighbours`.
+        first: See `densest_neighbours`.
+        rank: ``(n,)`` int32, from 0 to ``num - 1`` in the first ``num`` rows. The densest row has rank 0, and no two
+            rows have the same rank.
+        num: int32 scalar, the number of rows.
+        peak: ``(n,)`` int32, the row that represents the peak of each row. It represents its own peak.
 
     Returns:
-        ``summit`` ``(n,)`` int32, the rank of the peak of the row with each rank, -1 from ``num`` on; ``ends``
         ``(n - 1, 2)`` int32, the ranks of both ends of each edge that joins peaks for the first time, in order, the
         sparser end first, -1 after the last; and the number of these edges, int32.
     """
-    n = neighbours.shape[0]
-    return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), neighbours, rank, as_num(num))
+    n = rank.shape[0]
+    out = i32(max(n - 1, 0), 2), i32()
+    return call("peak_forest", out, neighbours, as_num(first), rank, as_num(num), peak)
 
 
 def sort_words(words: list[jax.Array], num: int | jax.Array) -> jax.Array:

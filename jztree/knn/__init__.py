@@ -42,6 +42,7 @@ from ..tree.stage import opened
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
 from ._arguments import rows_by_mask as rows_by_mask
 from ._batches import check_batches, place_in_layers
+from ._others import others_with_ghosts as others_with_ghosts
 from ._result import radii as radii
 from ._result import radii_over_ranks as radii_over_ranks
 from ._search import entries_of

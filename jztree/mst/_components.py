@@ -105,7 +105,7 @@ def join_components(graph: Graph, tree: Tree, known: jax.Array) -> tuple[Graph, 
         reach = none.at[offers.row].set(offers.edges.length, mode="drop")
         return jax.tree.map(comm.vary, (graph, tree, reach, comm.all_max(joined), rounds + 1))
 
-    forest, vertices = _move_up(tree.forest, graph)
+    forest, vertices = move_up(tree.forest, graph.vertices, graph.num)
     graph, tree = graph._replace(vertices=vertices), tree._replace(forest=forest)
     start = (graph, tree, jnp.zeros_like(known), jnp.int32(1), jnp.int32(0))
     graph, tree, reach, _, rounds = jax.lax.while_loop(
@@ -199,20 +199,30 @@ def _hook(graph: Graph, tree: Tree, offers: _Offers, known: jax.Array) -> tuple[
     hooked = hooked.at[place].set(offers.row, mode="drop")
     count = jnp.sum(hooks, dtype=jnp.int32)
     edges, num = append(tree.edges, tree.num, offers.edges, hooks)
-    forest, vertices = _move_up((parent, hooked, number + count), graph)
+    forest, vertices = move_up((parent, hooked, number + count), graph.vertices, graph.num)
     return graph._replace(vertices=vertices), Tree(forest, edges, num), count
 
 
-def _move_up(forest: kernels.Forest, graph: Graph) -> tuple[kernels.Forest, jax.Array]:
-    """Move hooked vertices and ends of edges up to their roots."""
+def move_up(
+    forest: kernels.Forest, vertices: jax.Array, num: jax.Array, buffer_rows: int | None = None
+) -> tuple[kernels.Forest, jax.Array]:
+    """Move hooked vertices and ends of edges up to their roots.
+
+    Args:
+        forest: Parents of this rank's vertices.
+        vertices: ``(e, 4)`` int32, the ends of edges; see `Graph`.
+        num: Number of edges.
+        buffer_rows: See `comm.fetch`. None means the number of rows of ``vertices``.
+    """
+    buffer_rows = vertices.shape[0] if buffer_rows is None else buffer_rows
 
     def jump(state: Any) -> Any:
         forest, vertices, _ = state
-        ranks, rows, counts = kernels.ask_parents(forest, vertices, graph.num)
-        answers = comm.fetch(forest[0], ranks, rows, counts, vertices.shape[0], filled=False)
-        forest, vertices, moved = kernels.move_up(answers, graph.num, forest, vertices)
+        ranks, rows, counts = kernels.ask_parents(forest, vertices, num)
+        answers = comm.fetch(forest[0], ranks, rows, counts, buffer_rows, filled=False)
+        forest, vertices, moved = kernels.move_up(answers, num, forest, vertices)
         return jax.tree.map(comm.vary, (forest, vertices, comm.all_max(moved)[0]))
 
-    start = jax.tree.map(comm.vary, (forest, graph.vertices, jnp.int32(1)))
+    start = jax.tree.map(comm.vary, (forest, vertices, jnp.int32(1)))
     forest, vertices, _ = jax.lax.while_loop(lambda state: state[2] > 0, jump, start)
     return forest, vertices

@@ -6,10 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._transform.capacity import Capacity
-
-# Bits of an edge's key: those of its weight, and of the rows of both ends.
-_KEY_BITS = 128
 
 
 class Edges(NamedTuple):
@@ -69,8 +65,6 @@ def no_edges(like: Edges, rows: int) -> Edges:
 def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
     """Sort the edges of all ranks, and divide them into equal shares.
 
-    Cost: two local sorts, 128 sums of one number per rank, and one exchange.
-
     Args:
         edges: Edges of this rank, ``(n, ...)``. No two edges of any ranks are equal.
         num: Number of rows with edges.
@@ -79,81 +73,10 @@ def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
         This rank's share ``(n, ...)`` and its number of rows. The order continues on the next rank. The first shares
         have one edge more if the edges cannot be divided equally.
     """
-    n, ndev = edges.length.shape[0], comm.num_ranks()
-    edges = _sorted(edges, num)
-    total = comm.wide_sum(num)
-    ranks = jnp.arange(ndev, dtype=jnp.int32)
-    # The number of edges fits 32 bits.
-    starts = comm.share(total, ranks, ndev)[1]
-    cuts = _cuts(edges.keys(), num, starts.clipped()[1:])
-    sent = jnp.diff(jnp.concatenate([jnp.zeros(1, jnp.int32), cuts, num[None]]))
-    columns, count, _ = comm.exchange(list(edges.columns()), sent, Capacity(n, "sort"), name="edges")
-    shared = _sorted(edges.like(columns), count)
-    used = jnp.arange(n, dtype=jnp.int32) < count
-    empty = no_edges(edges, n)
-    shared = jax.tree.map(
-        lambda column, fill: (
-            jnp.where(used.reshape(-1, *[1] * (column.ndim - 1)), column, fill) if column.shape[0] > 0 else column
-        ),
-        shared,
-        empty,
-    )
-    return shared, count
-
-
-def _sorted(edges: Edges, num: jax.Array) -> Edges:
-    return edges.take(kernels.sort_words(edges.keys(), num))
-
-
-def _cuts(keys: list[jax.Array], num: jax.Array, before: jax.Array) -> jax.Array:
-    """Return the number of this rank's sorted keys that precede each splitter.
-
-    A splitter is the largest key that has at most a given number of keys before it, summed over ranks. The search
-    finds its bits one after the other. Keys are unique, so the number of keys before it is then the given one.
-
-    Args:
-        keys: Sorted keys of this rank, four ``(n,)`` uint32 arrays.
-        num: Number of keys.
-        before: ``(s,)`` int32, number of keys before each splitter, summed over ranks.
-
-    Returns:
-        ``(s,)`` int32.
-    """
-
-    def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        bit, found = state
-        tried = found.at[:, bit // 32].add(jnp.uint32(1) << (31 - bit % 32).astype(jnp.uint32))
-        count = comm.wide_sum(_count_before(keys, num, tried))
-        fits = count.clipped() <= before
-        return bit + 1, jnp.where(fits[:, None], tried, found)
-
-    found = comm.vary(jnp.zeros((before.shape[0], 4), jnp.uint32))
-    if before.shape[0] > 0:
-        first = comm.vary(jnp.int32(0))
-        _, found = jax.lax.while_loop(
-            lambda state: state[0] < _KEY_BITS, lambda state: jax.tree.map(comm.vary, step(state)), (first, found)
-        )
-    return _count_before(keys, num, found)
-
-
-def _count_before(keys: list[jax.Array], num: jax.Array, bounds: jax.Array) -> jax.Array:
-    """Return how many of the first ``num`` sorted keys are less than each of ``bounds``, ``(s, 4)`` uint32."""
-    n = keys[0].shape[0]
-    low = comm.vary(jnp.zeros(bounds.shape[0], jnp.int32))
-    high = jnp.full_like(low, num)
-
-    def step(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = (low + high) // 2
-        less, equal = jnp.zeros(low.shape, bool), jnp.ones(low.shape, bool)
-        for word, key in enumerate(keys):
-            value = key.at[middle].get(mode="clip")
-            less |= equal & (value < bounds[:, word])
-            equal &= value == bounds[:, word]
-        is_open = low < high
-        return jnp.where(is_open & less, middle + 1, low), jnp.where(is_open & ~less, middle, high)
-
-    return jax.lax.fori_loop(0, n.bit_length(), step, (low, high))[0]
+    columns, count = comm.sort_by_keys(list(edges.columns()), lambda columns: edges.like(columns).keys(), num)
+    n = edges.length.shape[0]
+    place = jnp.where(jnp.arange(n, dtype=jnp.int32) < count, jnp.arange(n, dtype=jnp.int32), n)
+    return no_edges(edges, n).put(place, edges.like(columns)), count
 
 
 def append(edges: Edges, num: jax.Array, new: Edges, chosen: jax.Array) -> tuple[Edges, jax.Array]:
@@ -171,6 +94,16 @@ def compacted(chosen: jax.Array, rows: int) -> jax.Array:
         .at[place]
         .set(jnp.arange(chosen.shape[0], dtype=jnp.int32), mode="drop")
     )
+
+
+def first_of_equal(values: jax.Array) -> jax.Array:
+    """Return the first row with the value of each row, ``(m,)`` int32. values: ``(m,)`` int32, not negative."""
+    rows = jnp.arange(values.shape[0], dtype=jnp.int32)
+    order = kernels.sort_words([values, rows], values.shape[0])
+    ordered = values[order]
+    is_first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    first = order[jax.lax.cummax(jnp.where(is_first, rows, 0))]
+    return jnp.zeros_like(rows).at[order].set(first)
 
 
 def edges_of(found: kernels.EdgesOfPart) -> Edges:

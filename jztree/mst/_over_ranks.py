@@ -31,12 +31,12 @@ import jax.numpy as jnp
 
 from .. import comm, kernels, stats
 from .._transform.capacity import choose_capacity
-from ..arguments import at_least_normal
 from ..jax_ext import Exact
+from ..knn import others_with_ghosts
 from ..tree import Domain, build_in_domain
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage
 from ._components import Graph, Tree, farther, first_forest, join_components
-from ._edges import Edges, append, compacted, edges_of, no_edges, sort_over_ranks
+from ._edges import Edges, append, compacted, edges_of, first_of_equal, no_edges, sort_over_ranks
 from ._tree import CoreSize
 
 # The radius within which a rank brings ghosts, in distances to the last of its near particles.
@@ -205,15 +205,8 @@ def _first_neighbourhood(
         Particles with ghosts, with `OfParticles` as data; the rows of the near particles of each; `OfParticles` of own
         particles; and the result of `_known_radius`.
     """
-    stage, particles = rank_set.stage, rank_set.stage.sources
-    options: dict[str, Any] = {"domain": rank_set.domain.corners, "others": True}
-    rad, idx = kernels.knn(particles.tree(), None, None, None, k, stage.box, **options)
-    leaves, reach = stage.open_leaves(at_least_normal(rad[:, -1:]) * jnp.asarray(_REACH, rad.dtype), k + 1)
     ids = rank_set.all_ids[rank_set.equal.order]
-    region = stage.with_ghosts(reach, ids)
-    start = region.route().start
-    options |= {"own_offset": start, "open_leaves": leaves, "found": (rad, jnp.where(idx < 0, -1, idx + start))}
-    _, idx = kernels.knn(region.tree(), None, particles.tree(), None, k, stage.box, **options)
+    region, reach, idx = others_with_ghosts(rank_set.stage, k, ids, _REACH)
     of_core = None
     if core is not None:
         core_rows = jnp.maximum(core.column(idx), 0)
@@ -355,7 +348,7 @@ def _with_new_ghosts(
     known_radius = _known_radius(rank_set, ghost_reach, min_radius)
     used = jnp.arange(region.pos.shape[0], dtype=jnp.int32) < region.num
     component = jnp.where(used, component, jnp.iinfo(jnp.int32).max)
-    label = _first_of_equal(component)
+    label = first_of_equal(component)
     region = replace(region, data=of_near)
     part = _edges_of_part(rank_set, region, _over_ghosts(rank_set, region, known_radius, -1), label=label)
     # Join all edges over the ranks, because components may be on several ranks.
@@ -387,16 +380,6 @@ def _equal_rows(sources: SortedParticles, core: CoreSize | None) -> _EqualRows:
     place = jnp.where(used & ~is_equal, number - 1, num + jnp.cumsum(~used | is_equal, dtype=jnp.int32) - 1)
     order = jnp.zeros_like(rows).at[place].set(rows)
     return _EqualRows(is_equal, order, num, jnp.maximum(number - 1, 0))
-
-
-def _first_of_equal(values: jax.Array) -> jax.Array:
-    """Return the first row with the value of each row, ``(m,)`` int32. values: ``(m,)`` int32, not negative."""
-    rows = jnp.arange(values.shape[0], dtype=jnp.int32)
-    order = kernels.sort_words([values, rows], values.shape[0])
-    ordered = values[order]
-    is_first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
-    first = order[jax.lax.cummax(jnp.where(is_first, rows, 0))]
-    return jnp.zeros_like(rows).at[order].set(first)
 
 
 def _gaps(stage: Stage) -> jax.Array:

@@ -79,11 +79,11 @@ def squeeze_tree(tree: SpanningTree) -> SpanningTree:
     if not isinstance(tree, SpanningTree):
         raise TypeError(f"tree must be a jztree.mst.SpanningTree, not {type(tree).__name__}.")
     check_representable({"tree": tree})
-    num = np.atleast_1d(_on_host(tree.num))
+    num = np.atleast_1d(on_host(tree.num))
     total = int(num.sum())
 
     def joined(array: Any) -> Any:
-        value = _on_host(array) if is_concrete(array) else array  # lengths may be traced for their derivatives
+        value = on_host(array) if is_concrete(array) else array  # lengths may be traced for their derivatives
         parts = value.reshape(len(num), -1, *value.shape[np.ndim(tree.num) + 1 :])
         concatenate = np.concatenate if is_concrete(array) else jnp.concatenate
         return concatenate([part[:count] for part, count in zip(parts, num, strict=True)])
@@ -92,7 +92,7 @@ def squeeze_tree(tree: SpanningTree) -> SpanningTree:
     return SpanningTree(**columns, num=jnp.int32(total), rows=total + 1)
 
 
-def _on_host(array: Any) -> np.ndarray:
+def on_host(array: Any) -> np.ndarray:
     """Return an array whose rows may be on devices of other processes."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         array = multihost_utils.process_allgather(array, tiled=True)

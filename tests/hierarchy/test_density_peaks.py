@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from devices import mesh_of
 
 from jztree import kernels
 from jztree.data import Pos
 from jztree.density import knn_density
 from jztree.hierarchy import DensityPeaks, density_peaks
+from jztree.hierarchy._peak_table import roots
 from jztree.knn import knn
 
 pytestmark = [pytest.mark.emulated, pytest.mark.watched]
@@ -173,8 +173,14 @@ def test_deep_hierarchies_equal_a_flood(kind: str) -> None:
     height = {"path": np.arange(n // 2), "star": -np.arange(n // 2), "random": rng.permutation(n // 2)}[kind]
     rank = np.argsort(np.argsort(-np.stack([height + n, height - n], axis=1).ravel(), kind="stable"))
     nearest = np.stack([np.arange(n) - 1, np.arange(n) + 1], axis=1) % n
-    summit, ends, edges = kernels.peak_forest(jnp.asarray(nearest, jnp.int32), jnp.asarray(rank, jnp.int32), n)
-    peaks = np.flatnonzero(np.asarray(summit) == np.arange(n))
+    graph = jnp.asarray(nearest, jnp.int32), 0, jnp.asarray(rank, jnp.int32), n
+    densest = np.asarray(kernels.densest_neighbours(*graph))
+    nearer = nearest[np.arange(n), rank[nearest].argmin(axis=1)]
+    np.testing.assert_array_equal(densest, np.where(rank[nearer] < rank, nearer, np.arange(n)))
+    ends, edges = kernels.peak_forest(*graph, roots(jnp.asarray(densest)))
+    summit = np.empty(n, int)
+    summit[rank] = rank[np.asarray(roots(jnp.asarray(densest)))]
+    peaks = np.flatnonzero(summit == np.arange(n))
     assert edges == len(peaks) - 1
     ends = np.asarray(ends)[: int(edges)]
     assert (np.diff(ends[:, 0]) >= 0).all()
@@ -230,9 +236,3 @@ def test_nan_density_raises_with_its_row() -> None:
     density[[7, 9]] = np.nan
     with pytest.raises(ValueError, match=r"the density of row 7 is NaN.*\(2 such rows\)"):
         density_peaks(oracles.uniform(20, 3), density, 4)
-
-
-def test_several_devices_raise() -> None:
-    pos = np.stack([oracles.uniform(40, 3)] * 2)
-    with pytest.raises(NotImplementedError, match="supports one device, but it was mapped over 2"):
-        density_peaks.smap(mesh_of(2), jit=True)(pos, np.stack([values(40, "random")] * 2), 4)

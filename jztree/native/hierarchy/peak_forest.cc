@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cpu/atomics.h"
 #include "common/cpu/context.h"
 #include "fof/union_find.h"
 
@@ -19,22 +20,13 @@ namespace {
 
 constexpr int64_t grain = 1 << 12;
 
-// A minimum does not depend on the order of the threads.
-template <typename T>
-void lower(std::atomic<T>& place, T value) {
-  T current = place.load(std::memory_order_relaxed);
-  while (value < current && !place.compare_exchange_weak(current, value, std::memory_order_relaxed)) {
-  }
-}
-
 class PeakJoiner {
  public:
   PeakJoiner(const Parallel& parallel, const PeakForest& in)
       : parallel_(parallel),
         in_(in),
-        num_(in.num()),
-        k_(in.k()),
-        summit_(num_),
+        graph_(in.graph),
+        num_(in.graph.num()),
         first_(num_),
         edges_(num_),
         joined_(num_),
@@ -42,7 +34,7 @@ class PeakJoiner {
 
   // Returns the number of edges of the forest.
   int64_t run() {
-    climb();
+    begin();
     each_part([&](size_t part) { collect(part); });
     for (int64_t before = -1; before < count_.load();) {
       before = count_.load();
@@ -60,7 +52,7 @@ class PeakJoiner {
   // An edge between particles of two peaks, or sets of peaks.
   struct Link {
     uint64_t edge;
-    int32_t a, b;  // ranks of the peaks
+    int32_t a, b;  // rows that represent the peaks
   };
 
   template <typename Work>
@@ -76,59 +68,42 @@ class PeakJoiner {
     });
   }
 
-  // Call work(other) for the neighbours in the list of a row.
-  template <typename Work>
-  void each_near(int64_t row, const Work& work) const {
-    const int32_t* neighbours = in_.near + row * k_;
-    for (int64_t i = 0; i < k_ && neighbours[i] >= 0; ++i) work(neighbours[i]);
-  }
-
   // Whether a row has another in its list.
   bool is_near(int32_t row, int32_t second) const {
-    const int32_t* neighbours = in_.near + row * k_;
+    const int32_t* neighbours = graph_.neighbours(row);
+    if (!neighbours) return false;
     int is_listed = 0;  // not bool, so that compilers vectorise the loop
-    for (int64_t i = 0; i < k_; ++i) is_listed |= neighbours[i] == second;
+    for (int64_t i = 0; i < graph_.k; ++i) is_listed |= neighbours[i] == second;
     return is_listed != 0;
   }
 
-  // Find the peak of each particle: its rank is the root of the union-find over ranks.
-  void climb() {
-    Scratch<std::atomic<int32_t>> up(num_);  // [row], the rank of its densest neighbour, or its own rank
+  // Every row is a set of its own at first; only rows that represent peaks are joined.
+  void begin() {
+    std::atomic<bool> is_valid{true};
     each([&](int64_t row) {
-      int32_t best = in_.rank[row];
-      bool valid = best >= 0 && best < num_;
-      each_near(row, [&](int32_t neighbour) {
-        if (neighbour >= num_) throw Refusal("invalid row in the graph of density peaks.");
-        best = std::min(best, in_.rank[neighbour]);
-      });
-      if (!valid) throw Refusal("invalid rank in the graph of density peaks.");
-      up[row].store(best, std::memory_order_relaxed);
+      const int32_t rank = graph_.rank[row], peak = in_.peak[row];
+      joined_.set(row, row);
+      const bool in_range = rank >= 0 && rank < num_ && peak >= 0 && peak < num_;
+      if (!in_range || in_.peak[peak] != peak) is_valid.store(false, std::memory_order_relaxed);
     });
-    // Particles whose list a row is not in. If another is denser, `up` of it is denser as well.
-    each([&](int64_t row) {
-      const int32_t rank = in_.rank[row];
-      each_near(row, [&](int32_t neighbour) { lower(up[neighbour], rank); });
-    });
-    each([&](int64_t row) { joined_.set(in_.rank[row], up[row].load(std::memory_order_relaxed)); });
-    each([&](int64_t rank) { in_.summit[rank] = joined_.find(rank); });
-    each([&](int64_t row) { summit_[row] = in_.summit[in_.rank[row]]; });
-    for (int64_t rank = 0; rank < num_; ++rank)
-      if (in_.summit[rank] == rank) peaks_.push_back(static_cast<int32_t>(rank));
+    if (!is_valid) throw Refusal("invalid rank or peak in the graph of density peaks.");
+    for (int64_t row = 0; row < num_; ++row)
+      if (in_.peak[row] == row) peaks_.push_back(static_cast<int32_t>(row));
   }
 
   // Collect the edges from the rows of a part to other peaks. If each of two rows is in the list of the other, the
   // sparser one has the edge.
   void collect(size_t part) {
     std::vector<Link>& links = parts_[part];
-    std::vector<int32_t> lists(static_cast<size_t>(2 * k_));
-    int32_t *denser = lists.data(), *sparser = denser + k_;
+    std::vector<int32_t> lists(static_cast<size_t>(2 * graph_.k));
+    int32_t *denser = lists.data(), *sparser = denser + graph_.k;
     const int64_t begin = static_cast<int64_t>(part) * grain, end = std::min(num_, begin + grain);
     for (int64_t row = begin; row < end; ++row) {
       int64_t above = 0, below = 0;
-      const int32_t rank = in_.rank[row], peak = summit_[row];
-      each_near(row, [&](int32_t neighbour) {
+      const int32_t rank = graph_.rank[row], peak = in_.peak[row];
+      graph_.each_near(row, [&](int32_t neighbour) {
         // Without branches, which would be unpredictable.
-        const int leaves = summit_[neighbour] != peak, up = in_.rank[neighbour] < rank;
+        const int leaves = in_.peak[neighbour] != peak, up = graph_.rank[neighbour] < rank;
         denser[above] = sparser[below] = neighbour;
         above += leaves & up;
         below += leaves & (up ^ 1);
@@ -141,7 +116,7 @@ class PeakJoiner {
   }
 
   Link link_between(int64_t row, int32_t second) {
-    return {edge_between(in_.rank[row], in_.rank[second]), summit_[row], summit_[second]};
+    return {edge_between(graph_.rank[row], graph_.rank[second]), in_.peak[row], in_.peak[second]};
   }
 
   // Add the edge from a row to a denser one. If those from `first` on have one to the same peak, the earlier remains.
@@ -182,12 +157,12 @@ class PeakJoiner {
 
   const Parallel& parallel_;
   const PeakForest& in_;
-  const int64_t num_, k_;
-  Scratch<int32_t> summit_;               // [row], the rank of its peak
-  Scratch<std::atomic<uint64_t>> first_;  // [rank of the densest peak of a set], the first edge to another set
+  const RankedGraph graph_;
+  const int64_t num_;
+  Scratch<std::atomic<uint64_t>> first_;  // [root of a set], the first edge to another set
   Scratch<uint64_t> edges_;               // of the forest
-  UnionFind joined_;                      // of ranks
-  std::vector<int32_t> peaks_;            // ranks of peaks
+  UnionFind joined_;                      // of rows that represent peaks
+  std::vector<int32_t> peaks_;            // these rows
   std::vector<std::vector<Link>> parts_;  // edges from blocks of rows
   std::atomic<int64_t> count_{0};
 };
@@ -201,7 +176,6 @@ void peak_forest(const Parallel& parallel, const PeakForest& in) {
     in.ends[2 * i + 1] = denser_end(joiner.edge(i));
   }
   std::fill(in.ends + 2 * count, in.ends + 2 * in.edges(), -1);
-  std::fill(in.summit + in.num(), in.summit + in.near.rows(), -1);
 }
 
 }  // namespace

@@ -13,85 +13,45 @@ namespace jztree {
 namespace {
 
 struct DevicePeaks {
-  const int32_t* near;
-  int64_t k;
-  const int32_t* rank;
-  Count num;
-  int32_t* summit;
-  UnionFind joined;  // of ranks
+  RankedGraph graph;
+  const int32_t* peak;
+  UnionFind joined;  // of rows that represent peaks
   int32_t* row_of;   // [rank]
-  int32_t* up;       // [row], the rank of its densest neighbour, or its own rank
-  int32_t* set;      // [row], the rank of the densest peak of its set
-  uint64_t* first;   // [rank of such a peak], the first edge to another set
+  int32_t* set;      // [row], the root of the set of its peak
+  uint64_t* first;   // [root], the first edge to another set
   uint64_t* edges;
   int32_t* count;  // of edges
   int32_t* added;  // [round], the number of edges before the round
-
-  // Call work(other) for the neighbours in the list of a row.
-  template <typename Work>
-  __device__ void each_near(int64_t row, const Work& work) const {
-    const int32_t* neighbours = near + row * k;
-    for (int64_t i = 0; i < k && neighbours[i] >= 0 && neighbours[i] < num(); ++i) work(neighbours[i]);
-  }
 
   // Whether a round before this one found no edge.
   __device__ bool is_done(int round) const { return round > 0 && added[round] == added[round - 1]; }
 };
 
-__device__ inline void lower(uint64_t* place, uint64_t value) {
-  // Usually avoids the atomic operation.
-  if (value < load_relaxed(place))
-    atomicMin(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
-}
-
 __global__ void begin_rows(DevicePeaks peaks) {
   const int64_t row = thread_index();
   if (row == 0) *peaks.count = 0;
-  if (row >= peaks.num()) return;
-  const int32_t rank = peaks.rank[row];
-  peaks.up[row] = rank;
-  if (rank >= 0 && rank < peaks.num()) peaks.row_of[rank] = static_cast<int32_t>(row);
-}
-
-__global__ void find_densest(DevicePeaks peaks) {
-  const int64_t row = thread_index();
-  if (row >= peaks.num()) return;
-  const int32_t row_rank = peaks.rank[row];
-  int32_t best = row_rank;
-  peaks.each_near(row, [&](int32_t neighbour) {
-    const int32_t rank = peaks.rank[neighbour];
-    best = rank < best ? rank : best;
-    if (rank > row_rank && row_rank < load_relaxed(peaks.up + neighbour)) atomicMin(peaks.up + neighbour, row_rank);
-  });
-  if (best < row_rank) atomicMin(peaks.up + row, best);
-}
-
-__global__ void climb_once(DevicePeaks peaks) {
-  const int64_t row = thread_index();
-  if (row < peaks.num()) peaks.joined.set(peaks.rank[row], peaks.up[row]);
-}
-
-__global__ void climb_to_peaks(DevicePeaks peaks) {
-  const int64_t rank = thread_index();
-  if (rank < peaks.num.rows) peaks.summit[rank] = rank < peaks.num() ? peaks.joined.settle(rank) : -1;
+  if (row >= peaks.graph.num()) return;
+  const int32_t rank = peaks.graph.rank[row];
+  peaks.joined.set(row, row);
+  if (rank >= 0 && rank < peaks.graph.num()) peaks.row_of[rank] = static_cast<int32_t>(row);
 }
 
 __global__ void begin_round(DevicePeaks peaks, int round) {
   const int64_t row = thread_index();
   if (row == 0) peaks.added[round] = *peaks.count;
-  if (row >= peaks.num() || (round > 0 && peaks.is_done(round - 1))) return;
-  peaks.set[row] = peaks.joined.find(peaks.summit[peaks.rank[row]]);
+  if (row >= peaks.graph.num() || (round > 0 && peaks.is_done(round - 1))) return;
+  peaks.set[row] = peaks.joined.find(peaks.peak[row]);
   peaks.first[row] = no_edge;
 }
 
 __global__ void offer_edges(DevicePeaks peaks, int round) {
   const int64_t row = thread_index();
-  if (row >= peaks.num() || peaks.is_done(round)) return;
-  const int32_t row_rank = peaks.rank[row], set = peaks.set[row];
+  if (row >= peaks.graph.num() || peaks.is_done(round)) return;
+  const int32_t row_rank = peaks.graph.rank[row], set = peaks.set[row];
   uint64_t first = no_edge;
-  peaks.each_near(row, [&](int32_t neighbour) {
+  peaks.graph.each_near(row, [&](int32_t neighbour) {
     if (peaks.set[neighbour] == set) return;
-    const uint64_t edge = edge_between(row_rank, peaks.rank[neighbour]);
+    const uint64_t edge = edge_between(row_rank, peaks.graph.rank[neighbour]);
     first = edge < first ? edge : first;
     lower(peaks.first + peaks.set[neighbour], edge);
   });
@@ -101,7 +61,7 @@ __global__ void offer_edges(DevicePeaks peaks, int round) {
 // If two sets have the same first edge, one of them adds it.
 __global__ void join_sets(DevicePeaks peaks, int round) {
   const int64_t set = thread_index();
-  if (set >= peaks.num() || peaks.is_done(round)) return;
+  if (set >= peaks.graph.num() || peaks.is_done(round)) return;
   const uint64_t edge = peaks.first[set];
   if (edge == no_edge) return;
   const int32_t a = peaks.set[peaks.row_of[sparser_end(edge)]], b = peaks.set[peaks.row_of[denser_end(edge)]];
@@ -137,15 +97,11 @@ void sort_edges(Queue& queue, const DevicePeaks& peaks, const PeakForest& in) {
 }
 
 void peak_forest(Queue& queue, const PeakForest& in) {
-  const int64_t n = in.near.rows();
+  const int64_t n = in.graph.rows;
   const int rounds = bits_of(n);
-  const DevicePeaks peaks{in.near,
-                          in.k(),
-                          in.rank,
-                          in.num,
-                          in.summit,
+  const DevicePeaks peaks{in.graph,
+                          in.peak,
                           {queue.scratch<int32_t>(n)},
-                          queue.scratch<int32_t>(n),
                           queue.scratch<int32_t>(n),
                           queue.scratch<int32_t>(n),
                           queue.scratch<uint64_t>(n),
@@ -154,9 +110,6 @@ void peak_forest(Queue& queue, const PeakForest& in) {
                           queue.scratch<int32_t>(rounds)};
   queue.fill_bytes(in.count, 0, 1);
   queue.launch_over(n, begin_rows, peaks);
-  queue.launch_over(n, find_densest, peaks);
-  queue.launch_over(n, climb_once, peaks);
-  queue.launch_over(n, climb_to_peaks, peaks);
   // Each round at least halves the number of sets that have edges to others.
   for (int round = 0; round < rounds; ++round) {
     queue.launch_over(n, begin_round, peaks, round);

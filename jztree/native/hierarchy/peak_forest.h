@@ -1,37 +1,32 @@
-// The peaks of a density on a graph, and the edges that join them from the highest level down.
+// The edges that join the peaks of a density on a graph, from the highest level down.
 //
 // Particles have ranks: the densest has rank 0, and no two have the same. Every particle that is not a peak climbs to
-// its densest neighbour, until it arrives at a peak. An edge of the graph between particles of different peaks joins
-// these at the density of its sparser end. The edges that join peaks for the first time, when edges are taken in the
-// order of their sparser and then of their denser end, form a forest: the maximum spanning forest of the peaks.
+// its densest neighbour (densest_neighbours.h), until it arrives at a peak. An edge of the graph between particles of
+// different peaks joins these at the density of its sparser end. The edges that join peaks for the first time, when
+// edges are taken in the order of their sparser and then of their denser end, form a forest: the maximum spanning
+// forest of the peaks.
 //
 // Source: F. Chazal, L. Guibas, S. Oudot and P. Skraba (2013), "Persistence-based clustering in Riemannian manifolds".
 // The forest comes from O. Boruvka (1926): in each round, every set of joined peaks takes its first edge to another.
 #pragma once
 
-#include "common/arguments.h"
-#include "common/portable.h"
+#include "ranked_graph.h"
 
 namespace jztree {
 
 struct PeakForest {
-  Array<const int32_t> near;  // (n, k), neighbours of each row; -1 after the last
-  const int32_t* rank;        // (n,), of each row
-  Count num;
-  int32_t* summit;  // (n,), [rank], the rank of the peak; after the last particle: -1
-  int32_t* ends;    // (m, 2), ranks of the ends of each edge in order, the larger first; after the last: -1
-  int32_t* count;   // of edges
+  RankedGraph graph;    // ranks from 0 to num - 1
+  const int32_t* peak;  // (n,), a row that represents the peak of each row, and its own peak
+  int32_t* ends;        // (m, 2), ranks of the ends of each edge in order, the larger first; after the last: -1
+  int32_t* count;       // of edges
 
   explicit PeakForest(Arguments& in)
-      : near(in.argument<int32_t>("near", {any, any})),
-        rank(in.argument<int32_t>("rank", {near.rows()})),
-        num(in.count("num", near.rows())),
-        summit(in.result<int32_t>("summit", {near.rows()})),
+      : graph(in),
+        peak(in.argument<int32_t>("peak", {graph.rows})),
         ends(in.result<int32_t>("ends", {edges(), 2})),
         count(in.result<int32_t>("count", {})) {}
 
-  int64_t k() const { return near.dims[1]; }
-  int64_t edges() const { return near.rows() > 0 ? near.rows() - 1 : 0; }
+  int64_t edges() const { return graph.rows > 0 ? graph.rows - 1 : 0; }
 };
 
 // Edges in their order: the rank of the sparser end in the high half, the rank of the denser end in the low half.

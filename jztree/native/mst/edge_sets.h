@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cpu/atomics.h"
 #include "common/cpu/memory.h"
 #include "common/cpu/parallel.h"
 #include "common/cpu/staged_tree.h"
@@ -88,15 +89,6 @@ struct EdgeSets {
   // Whether the lightest edge of a set, with this weight, is lighter than all edges to particles outside the tree.
   bool is_certain(int32_t of_set, double weight) {
     return !particles.known || bits_of_weight(weight) < unknown[of_set].load(std::memory_order_relaxed);
-  }
-
- private:
-  // A minimum does not depend on the order of the threads. Returns whether the value is at most the minimum so far.
-  static bool lower(std::atomic<uint64_t>& place, uint64_t value) {
-    uint64_t minimum = place.load(std::memory_order_relaxed);
-    while (value < minimum && !place.compare_exchange_weak(minimum, value, std::memory_order_relaxed)) {
-    }
-    return value <= minimum;
   }
 };
 

@@ -31,11 +31,6 @@ struct EdgeSetup : BoxSetup<D, T> {
   }
 };
 
-// Other threads of the launch lower this word too.
-__device__ inline void lower(uint64_t* place, uint64_t value) {
-  if (value < load_relaxed(place)) atomicMin(reinterpret_cast<unsigned long long*>(place), value);
-}
-
 template <int D, typename T>
 struct EdgeState {
   DeviceTree<D, T> tree;

@@ -54,4 +54,9 @@ __device__ inline void store_relaxed(uint64_t* at, uint64_t value) {
 #endif
 }
 
+// Lower a word that other threads of the launch lower too. The read usually avoids the atomic operation.
+__device__ inline void lower(uint64_t* place, uint64_t value) {
+  if (value < load_relaxed(place)) atomicMin(reinterpret_cast<unsigned long long*>(place), value);
+}
+
 }  // namespace jztree
