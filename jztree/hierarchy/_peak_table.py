@@ -33,8 +33,8 @@ class DensityPeaks:
     The table of peaks has a row for each of the ``n`` rows of particles. Only the first ``num`` are peaks. From there
     on, rows and numbers are -1, densities are -infinity, and persistences are 0.
 
-    Over several devices, rows of particles are those among the particles of all devices, without padding, beginning
-    with the first device. Peaks are numbered over all devices, and the table continues on the next device. A device
+    Over several devices, rows of particles count the particles of all devices, without padding, beginning with the
+    first device. Peaks are numbered over all devices, and the table continues on the next device. A device
     lists the peaks in its share of all particles in falling density, so the first devices list more peaks.
     `squeeze_peaks` joins the peaks of all devices.
 
@@ -91,7 +91,8 @@ class DensityPeaks:
             TypeError: If neither or both thresholds are given, or if the threshold is not a real number.
             ValueError: If the threshold is not one number, is too small or NaN, or, with ``ratio``, if a saddle has a
                 negative density; at run time if the numbers are traced. If the peaks are the result of `jax.vmap`, or
-                those of several devices, which `squeeze_peaks` joins.
+                peaks of several devices, which `squeeze_peaks` joins.
+            NotImplementedError: In a function that is mapped over several devices.
 
         Examples:
             >>> pos = np.array([[0.0], [1.0], [1.9], [2.7], [3.4]])  # with k=2, a chain
@@ -103,11 +104,15 @@ class DensityPeaks:
         """
         if (persistence is None) == (ratio is None):
             raise TypeError("merge needs one threshold: pass persistence or ratio, such as peaks.merge(ratio=3.0).")
-        if comm.num_ranks() > 1 or jnp.ndim(self.num) > 0:
+        if comm.num_ranks() > 1:
+            raise NotImplementedError(
+                f"merge supports one device, but it was mapped over {comm.num_ranks()}; call it outside of smap with "
+                "jztree.squeeze_peaks(peaks)."
+            )
+        if jnp.ndim(self.num) > 0:
             raise ValueError(
-                f"merge needs the peaks of one set on one device, but num has the shape {jnp.shape(self.num)} on "
-                f"{comm.num_ranks()} devices; join those of several devices by jztree.squeeze_peaks, and use jax.vmap "
-                "for several sets."
+                f"merge needs the peaks of one set, but these have the shape {jnp.shape(self.peak)}; use jax.vmap, or "
+                "jztree.squeeze_peaks for the peaks of several devices."
             )
         if ratio is None:
             threshold, fault = _check_threshold(persistence, "persistence", 0, self.persistence.dtype)
@@ -119,7 +124,7 @@ class DensityPeaks:
 
 
 def squeeze_peaks(peaks: DensityPeaks) -> DensityPeaks:
-    """Join the peaks of all devices to those of one device, without padding.
+    """Join the peaks of all devices to the peaks of one device, without padding.
 
     Not for use under a JAX transformation. If the devices belong to several processes, all processes must call this
     function together. Each process then holds all peaks.
@@ -137,7 +142,7 @@ def squeeze_peaks(peaks: DensityPeaks) -> DensityPeaks:
         >>> pos = np.array([[0.0], [1.0], [1.9], [2.7], [3.4]])  # with k=2, a chain
         >>> peaks = jz.density_peaks(pos, np.array([10.0, 6.0, 8.0, 4.0, 5.0]), 2)
         >>> jz.squeeze_peaks(peaks).parent
-        array([-1,  0,  1, -1, -1], dtype=int32)
+        array([-1,  0,  0, -1, -1], dtype=int32)
     """
     if not isinstance(peaks, DensityPeaks):
         raise TypeError(f"peaks must be a jztree.hierarchy.DensityPeaks, not {type(peaks).__name__}.")

@@ -1,16 +1,16 @@
 """Find the peaks of a density over the ranks of a mesh, with the bits of one device.
 
-Peaks, saddles and parents depend only on the graph of neighbours and on the order of the particles. Both are those of
-one device: neighbours at equal distances follow the z-order, which is that of all particles, and equal densities follow
-the rows among the particles of all ranks. So a particle is known by its place in falling density, which is unique, and
-an edge by the places of its ends.
+Peaks, saddles and parents depend only on the graph of neighbours and on the order of the particles in falling density.
+One device and several have the same graph: neighbours at equal distances follow the z-order of all particles. They have
+the same order: equal densities follow the rows among all particles. So each particle has a unique place, and the places
+of its ends order an edge.
 
 1. Sort the densities of all ranks. Each rank gets a share of the order, and particles get their places.
 2. Sort the particles in z-order. Find the neighbours of each particle, with ghosts (`jztree.knn`).
 3. Each rank finds the densest neighbour of its particles and ghosts. For ghosts, it sends this candidate to their rank,
    where the densest candidate of all ranks remains: a neighbour of a particle is in its list, or has it in its own.
-4. Paths of densest neighbours end at a peak. A rank follows those of its particles up to a peak or another rank; these
-   few ends then jump over the ranks.
+4. Paths of densest neighbours end at a peak. A rank follows the paths of its particles up to a peak or another rank.
+   The few paths that leave the rank then jump over the ranks.
 5. Each rank reduces the edges of its lists to the first ones that join peaks among them. All others are the last edge
    of a circle among the edges of the rank, and so of a circle among all edges: one device never takes them either.
 6. `jztree.mst` joins the peaks over the ranks by the first edge of each set (Boruvka 1926). The edges are unique in
@@ -78,13 +78,13 @@ class _Listed(NamedTuple):
     """The peaks in this rank's share of the order, which are its rows of the table.
 
     Attributes:
-        at: ``(n,)`` int32, the row of each peak in the share.
+        share_row: ``(n,)`` int32, the row of each peak in the share.
         first: The number of the first peak.
         num: Number of peaks here.
         total: Number of peaks on all ranks.
     """
 
-    at: jax.Array
+    share_row: jax.Array
     first: jax.Array
     num: jax.Array
     total: jax.Array
@@ -103,16 +103,16 @@ def peaks_over_ranks(
         cfg: Options.
         fault: A possible fault of the densities.
     """
-    n, given = particles.num_rows, kernels.as_num(particles.num)
+    n, num_rows = particles.num_rows, kernels.as_num(particles.num)
     if n == 0:
         none = jnp.zeros(0, jnp.int32)
         return table_of(none, (none, density), (none, density), none, none, comm.vary(jnp.int32(0)))
     # The check of the positions reports an invalid ``num``.
-    num = jnp.clip(given, 0, n)
+    num = jnp.clip(num_rows, 0, n)
     num = kernels.check(num, comm.wide_sum(num).exceeds_int32(), [], _TOO_MANY)
     starts = comm.starts_of(comm.all_gather(num))
     order, place = _falling_order(jax.lax.stop_gradient(density), starts, num)
-    particles = replace(particles, num=comm.after(given, place), data=place)
+    particles = replace(particles, num=comm.after(num_rows, place), data=place)
     stage = prepare_stage(particles, None, box, cfg, "knn_ghosts", [fault])
     region, neighbours = _neighbours(stage, min(k, n * comm.num_ranks()) - 1)
     summit = _climb(stage, _densest(region, neighbours, n))
@@ -140,11 +140,11 @@ def _falling_order(level: jax.Array, starts: jax.Array, num: jax.Array) -> tuple
     shares = comm.share(comm.wide_sum(num), jnp.arange(ndev, dtype=jnp.int32), ndev)[1].clipped()
     owner = jnp.searchsorted(starts, row, side="right").astype(jnp.int32) - 1
     place = shares[rank] + rows
-    (row_there, place), arrived, _ = comm.exchange_by_rank(
+    (owner_row, place), arrived, _ = comm.exchange_by_rank(
         (row - starts[owner], place), owner, count, Capacity(level.shape[0], "back"), name="densities"
     )
-    row_there = jnp.where(rows < arrived, row_there, level.shape[0])
-    return _Order(shares, level, row, count), jnp.zeros_like(place).at[row_there].set(place, mode="drop")
+    owner_row = jnp.where(rows < arrived, owner_row, level.shape[0])
+    return _Order(shares, level, row, count), jnp.zeros_like(place).at[owner_row].set(place, mode="drop")
 
 
 def _neighbours(stage: Stage, k: int) -> tuple[ParticlesWithGhosts, jax.Array]:
@@ -179,7 +179,7 @@ def _densest(region: ParticlesWithGhosts, neighbours: jax.Array, n: int) -> Rank
     row = jnp.where(jnp.arange(route.room.rows, dtype=jnp.int32) < count, route.order, n)
     best = comm.vary(jnp.full(n, _LAST, jnp.int32)).at[row].min(place, mode="drop")
     row = jnp.where(place == best.at[row].get(mode="clip"), row, n)
-    return jax.tree.map(lambda own, column: own.at[row].set(column, mode="drop"), rows_of_rank(n), location)
+    return jax.tree.map(lambda default, column: default.at[row].set(column, mode="drop"), rows_of_rank(n), location)
 
 
 def _climb(stage: Stage, above: RankIdx) -> RankIdx:
@@ -189,8 +189,8 @@ def _climb(stage: Stage, above: RankIdx) -> RankIdx:
     leaves = (above.rank != rank) & (rows < stage.sources.num)
     # The last particle here on each path. It is a peak, or its path leaves the rank.
     last = roots(jnp.where(leaves, rows, above.idx))
-    there = comm.fetch(last, jnp.where(leaves, above.rank, -1), above.idx, n, n)
-    parent = jnp.where(leaves[:, None], jnp.stack([above.rank, there], axis=1), jnp.stack(rows_of_rank(n), axis=1))
+    next_last = comm.fetch(last, jnp.where(leaves, above.rank, -1), above.idx, n, n)
+    parent = jnp.where(leaves[:, None], jnp.stack([above.rank, next_last], axis=1), jnp.stack(rows_of_rank(n), axis=1))
     forest = parent, compacted(leaves, n), jnp.sum(leaves, dtype=jnp.int32)
     forest, _ = move_up(forest, comm.vary(jnp.zeros((0, 4), jnp.int32)), jnp.int32(0), n)
     return RankIdx(*kernels.own_labels(last, forest, stage.sources.num, rank))
@@ -219,8 +219,8 @@ def _number_peaks(stage: Stage, order: _Order, summit: RankIdx) -> tuple[jax.Arr
     number = first + jnp.cumsum(is_peak, dtype=jnp.int32) - 1
     listed = _Listed(compacted(is_peak, n), first, counts[rank], jnp.sum(counts, dtype=jnp.int32))
     number = comm.send_back(number[held[0]], route, name="peaks")
-    there = comm.fetch(number, jnp.where(is_here, -1, summit.rank), summit.idx, num, n)
-    number = jnp.where(is_here, number[jnp.where(is_here, summit.idx, 0)], there)
+    distant = comm.fetch(number, jnp.where(is_here, -1, summit.rank), summit.idx, num, n)
+    number = jnp.where(is_here, number[jnp.where(is_here, summit.idx, 0)], distant)
     return jnp.where(rows < num, number, -1), listed
 
 
@@ -247,8 +247,7 @@ def _joining_edges(
     peak = first_of_equal(jnp.where(used, number, _LAST))
     ends, count = kernels.peak_forest(neighbours, route.start, rank, region.num, peak)
     capacity = choose_capacity("peak_edges", None, m // 8 + _MIN_ROWS, m)
-    what = "edges between peaks"
-    count = comm.require_capacity(count, comm.all_gather(count), capacity, what, _ADVICE)
+    count = comm.require_capacity(count, comm.all_gather(count), capacity, "edges between peaks", _ADVICE)
     ends = jnp.pad(ends, ((0, 1), (0, 0)), constant_values=-1)[: capacity.rows]
     row = order[jnp.maximum(ends, 0)]
     edges = Edges(
@@ -299,7 +298,7 @@ def _table(
         level = jax.lax.bitcast_convert_type(bits[:, 0] if bits.shape[1] == 1 else bits, density.dtype)
         return jnp.where(exists, row, -1), _density_of(density, starts, level, row)
 
-    top = row_and_density(used, particle[listed.at])
+    top = row_and_density(used, particle[listed.share_row])
     return table_of(peak, top, row_and_density(saddle >= 0, saddle_particle), parent, across, listed.num)
 
 
@@ -314,9 +313,8 @@ def _gathered(edges: Edges, count: jax.Array, peaks: jax.Array) -> tuple[jax.Arr
     n, ndev = edges.length.shape[0], comm.num_ranks()
     capacity = choose_capacity("peaks", None, n // 16 + _MIN_ROWS, n)
     # At most this number of edges are in each share.
-    need = -(-peaks // ndev)
-    what = "peaks"
-    count = comm.require_capacity(count, jnp.full(ndev, need, jnp.int32), capacity, what, _ADVICE)
+    share = jnp.full(ndev, -(-peaks // ndev), jnp.int32)
+    count = comm.require_capacity(count, share, capacity, "peaks", _ADVICE)
     columns = jnp.concatenate([edges.ends, edges.weight[:, 1:].astype(jnp.int32)], axis=1)[: capacity.rows]
     counts = comm.all_gather(count)
     total, starts = jnp.sum(counts, dtype=jnp.int32), comm.starts_of(counts)
@@ -329,7 +327,7 @@ def _gathered(edges: Edges, count: jax.Array, peaks: jax.Array) -> tuple[jax.Arr
 
 @jax.custom_jvp
 def _density_of(density: jax.Array, starts: jax.Array, level: jax.Array, row: jax.Array) -> jax.Array:
-    """Return ``level``, with its derivative by the densities of all ranks, which gather them on each rank.
+    """Return ``level``, with its derivative with respect to the densities of all ranks, which gather them on each rank.
 
     Args:
         density: ``(n,)``, of this rank's rows.

@@ -33,7 +33,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     kind = np.float64 if x64 else np.float32
     for _ in range(_CASES if method != "eager" else _CASES // 4):
         values = inputs.points(random, rows, dims, dtype, kind if method == "traced" else None).arguments(random)
-        values["density"] = _densities(random, rows, kind if random.random() < 0.5 else np.float32)
+        values["density"] = densities(random, rows, kind if random.random() < 0.5 else np.float32)
         # From the smallest normal float32 on, because XLA rounds smaller differences to 0.
         values["threshold"] = float(pick(random, np.finfo(np.float32).tiny, 0.5, 1, random.lognormal(0, 3), np.inf))
         if random.random() < 0.08:
@@ -43,7 +43,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         yield Case(lines, values, _Judge(x64), {"num": ("pos", "density")}, setup, x64)
 
 
-def _densities(random: np.random.Generator, rows: int, dtype: Any) -> np.ndarray:
+def densities(random: np.random.Generator, rows: int, dtype: Any) -> np.ndarray:
     """Return densities with ties, infinities, zeros of both signs and subnormal numbers."""
     density = random.lognormal(0, 3, rows)
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Searches within a radius, spheres and spanning trees over devices, compared with the results of one device.
+"""Searches within a radius, spheres, spanning trees and peaks over devices, compared with the results of one device.
 
 Some devices have no particles. Other parts judge the results of one device.
 """
@@ -14,6 +14,7 @@ from .devices import DEAL, ROWS, dealt_counts
 from .distances import may_refuse, unsound
 from .fof import linking_length
 from .inputs import pick
+from .peaks import densities
 
 _CASES = 30  # of one compiled function
 _PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
@@ -83,6 +84,11 @@ _KINDS = {
         "many = [join(x, counts) for x in search(part, radius, min_samples=3, boxsize=boxsize)]\n"
         "one = here(pos, radius, min_samples=3, boxsize=boxsize)",
     ),
+    "peaks": (
+        "density_peaks",
+        "shared = jz.squeeze_peaks(search(part, deal(level, counts), k, boxsize=boxsize))\n"
+        "many, one = (jax.tree.leaves(peaks) for peaks in (shared, here(pos, level, k, boxsize=boxsize)))",
+    ),
     "spheres": (
         "spherical_overdensity",
         "many = [join(x, counts) for x in jax.tree.leaves(search(part, density, queries=part, boxsize=boxsize))]\n"
@@ -90,7 +96,7 @@ _KINDS = {
     ),
 }
 # The modules of functions that are not in jz.radius.
-_MODULES = {"clusters": "fof", "spheres": "overdensity", "tree": "mst", "reachability": "mst"}
+_MODULES = {"clusters": "fof", "peaks": "hierarchy", "spheres": "overdensity", "tree": "mst", "reachability": "mst"}
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
@@ -99,6 +105,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     kind = pick(random, *_KINDS)
     ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
     name, lines = _KINDS[kind]
+    k = int(pick(random, 1, 2, 3, 8, 20, 200))
     function = f"jz.{_MODULES.get(kind, 'radius')}.{name}"
     setup = DEAL.format(ndev=ndev, rows=ROWS) + f"search, here = {function}.smap(mesh, jit=True), {function}.jit\n"
     for _ in range(_CASES):
@@ -113,6 +120,9 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if "reach" in lines:
             values["reach"] = (points.length * 10 ** random.uniform(-3, 0, len(pos))).astype(dtype)
             rows = "pos", "reach"
+        if kind == "peaks":
+            values |= {"level": densities(random, len(pos), dtype), "k": k}
+            rows = "pos", "level"
         if kind == "spheres":
             decades = random.uniform(-2, 3) - dims * np.log10(max(radius, 1e-60))
             values["density"] = float(10 ** np.clip(decades, -25, 25))

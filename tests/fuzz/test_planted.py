@@ -277,7 +277,7 @@ def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("kernel", "change"),
     [
-        ("peak_forest", lambda result: (result[0], jnp.maximum(result[1] - 1, 0), result[2])),
+        ("peak_forest", lambda result: (jnp.maximum(result[0] - 1, 0), result[1])),
         ("first_rows", lambda first: first + 1),
     ],
     ids=["saddles", "parents"],

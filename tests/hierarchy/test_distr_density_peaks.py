@@ -10,6 +10,7 @@ import numpy as np
 import oracles
 import pytest
 from devices import DEVICE_COUNTS, ROWS, SETS, deal, even, joined, make, mesh_of, square_mesh, uneven
+from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree.comm import _ranks
@@ -37,22 +38,22 @@ def over_devices(
     pos: np.ndarray, density: np.ndarray, counts: np.ndarray, k: int = K, rows: int = ROWS, **options: Any
 ) -> DensityPeaks:
     part = deal(pos, counts, rows)
-    given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+    shares = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
     mesh = options.pop("mesh", None) or mesh_of(len(counts))
-    return density_peaks.smap(mesh, jit=True)(given, dealt(density, counts, rows), k, **options)
+    return density_peaks.smap(mesh, jit=True)(shares, dealt(density, counts, rows), k, **options)
 
 
-def check(result: DensityPeaks, expected: DensityPeaks, counts: np.ndarray, what: str = "") -> None:
+def check(result: DensityPeaks, expected: DensityPeaks, counts: np.ndarray, case: str = "") -> None:
     """Compare peaks over ranks with those of one device."""
     total, num = int(expected.num), np.asarray(result.num)
     assert num.sum() == total
-    np.testing.assert_array_equal(joined(result.peak, counts), expected.peak, what)
+    np.testing.assert_array_equal(joined(result.peak, counts), expected.peak, case)
     assert all((np.asarray(result.peak)[rank, count:] == -1).all() for rank, count in enumerate(counts))
     for name in FIELDS:
         rows, single = np.asarray(getattr(result, name)), np.asarray(getattr(expected, name))
-        np.testing.assert_array_equal(joined(rows, num), single[:total], f"{what}, {name}")
+        np.testing.assert_array_equal(joined(rows, num), single[:total], f"{case}, {name}")
         padding = {"density": -np.inf, "saddle_density": -np.inf, "persistence": 0}.get(name, -1)
-        assert all((rows[rank, count:] == padding).all() for rank, count in enumerate(num)), f"{what}, {name}"
+        assert all((rows[rank, count:] == padding).all() for rank, count in enumerate(num)), f"{case}, {name}"
 
 
 def densities(n: int, kind: str, dtype: Any = np.float32) -> np.ndarray:
@@ -151,8 +152,8 @@ def test_buffers_for_peaks_and_edges_grow(caplog: pytest.LogCaptureFixture, monk
 def test_an_index_gives_the_same_peaks() -> None:
     pos, density, counts = oracles.uniform(900, 3), densities(900, "ties"), even(900, NDEV)
     part = deal(pos, counts)
-    given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
-    index = jz.build_index.smap(mesh_of(NDEV), jit=True)(given, boxsize=1.0)
+    shares = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+    index = jz.build_index.smap(mesh_of(NDEV), jit=True)(shares, boxsize=1.0)
     result = density_peaks.smap(mesh_of(NDEV), jit=True)(index, dealt(density, counts), K)
     check(result, density_peaks.jit(pos, density, K, boxsize=1.0), counts)
 
@@ -177,8 +178,13 @@ def test_squeezed_peaks_merge_like_those_of_one_device() -> None:
     density = densities(len(pos), "random")
     peaks, expected = over_devices(pos, density, counts), density_peaks.jit(pos, density, K)
     np.testing.assert_array_equal(squeeze_peaks(peaks).merge(ratio=1.5), expected.merge(ratio=1.5))
-    with pytest.raises(ValueError, match=r"num has the shape \(3,\) on 1 devices; join.*by jztree.squeeze_peaks"):
+    with pytest.raises(
+        ValueError, match=r"the shape \(3, 1200\).*jztree.squeeze_peaks for the peaks of several devices"
+    ):
         peaks.merge(ratio=1.5)
+    mapped = jax.shard_map(lambda peaks: peaks.merge(1.0), mesh=mesh_of(NDEV), in_specs=P("gpus"), out_specs=P("gpus"))
+    with pytest.raises(NotImplementedError, match="merge supports one device, but it was mapped over 3"):
+        mapped(peaks)
 
 
 def test_peaks_of_another_class_raise() -> None:

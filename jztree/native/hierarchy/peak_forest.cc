@@ -70,14 +70,14 @@ class PeakJoiner {
 
   // Whether a row has another in its list.
   bool is_near(int32_t row, int32_t second) const {
-    const int32_t* neighbours = graph_.neighbours(row);
+    const int32_t* neighbours = graph_.list_of(row);
     if (!neighbours) return false;
     int is_listed = 0;  // not bool, so that compilers vectorise the loop
     for (int64_t i = 0; i < graph_.k; ++i) is_listed |= neighbours[i] == second;
     return is_listed != 0;
   }
 
-  // Every row is a set of its own at first; only rows that represent peaks are joined.
+  // Every row is a set at first; only rows that represent peaks are joined.
   void begin() {
     std::atomic<bool> is_valid{true};
     each([&](int64_t row) {
