@@ -10,7 +10,7 @@ import numpy as np
 import oracles
 
 import jztree
-from jztree import data, fof, knn, launch, mst
+from jztree import data, fof, hierarchy, knn, launch, mst
 from jztree.config import FofConfig
 
 RANKS, NPAD, BOX = 4, 40, 1.0
@@ -91,6 +91,14 @@ def check_spanning_tree(mesh: jax.sharding.Mesh, core_k: int | None = None) -> N
         for name, result in own.items():
             np.testing.assert_array_equal(result[: rows.stop - rows.start], getattr(expected, name)[rows])
     jax.tree.map(np.testing.assert_array_equal, mst.squeeze_tree(tree), mst.squeeze_tree(expected))
+
+
+def check_peaks(mesh: jax.sharding.Mesh) -> None:
+    """Compare the peaks of masses bit for bit."""
+    part, shares = particles(), dealt(particles())
+    expected = hierarchy.density_peaks.jit(part, part.mass, 6, boxsize=BOX)
+    peaks = hierarchy.density_peaks.smap(mesh, jit=True)(shares, shares.mass, 6, boxsize=BOX)
+    jax.tree.map(np.testing.assert_array_equal, hierarchy.squeeze_peaks(peaks), hierarchy.squeeze_peaks(expected))
 
 
 def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:

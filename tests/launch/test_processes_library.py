@@ -44,6 +44,7 @@ mesh = work.start(shape={shape})
 work.check_neighbours(mesh)
 work.check_catalogue(mesh)
 work.check_spanning_tree(mesh)
+work.check_peaks(mesh)
 """
     if len(shape) == 1:
         script += """
