@@ -8,7 +8,6 @@ from ._numbers import (
     at_least_normal,
     check_constant,
     check_error,
-    check_gravity,
     check_range,
     check_real,
     check_real_dtype,

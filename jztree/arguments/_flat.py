@@ -19,6 +19,7 @@ from ..jax_ext import Exact, with_twins
 from ..particles import particles_of, shape_of_pos
 from ._box import check_box, check_classes, no_box
 from ._lengths import check_length
+from ._numbers import check_constant
 from ._radii import NO_LIMIT, SPEC, Radii, as_ascending, as_limit, as_one_radius, rows_and_num
 from ._words import check_flag
 
@@ -79,6 +80,7 @@ KINDS: dict[str, Kind] = {
     "radius": Kind(SPEC, _of_queries(as_one_radius)),
     "radii": Kind(SPEC, _of_queries(as_ascending)),
     "max_radius": Kind(SPEC, _of_queries(as_limit)),
+    "gravity": Kind(P(), lambda gravity, _: check_constant(gravity, "gravity")),
 }
 
 

@@ -135,11 +135,6 @@ def check_range(value: np.ndarray, name: str, may_be_small: bool = False) -> Non
         )
 
 
-def check_gravity(gravity: Any) -> Any:
-    """Return a gravitational constant. Raise ValueError if it is not one positive, finite number."""
-    return check_constant(gravity, "gravity")
-
-
 def check_constant(value: Any, name: str, *, may_be_zero: bool = False) -> Any:
     """Return a constant. Raise ValueError, at run time if it is traced, unless it is one positive, finite number."""
     if isinstance(value, (list, tuple)) or np.shape(value) != ():

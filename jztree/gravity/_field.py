@@ -14,8 +14,8 @@ from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import (
     Kind,
     check_box,
+    check_constant,
     check_error,
-    check_gravity,
     check_length,
     check_one_a_particle,
     check_particles,
@@ -51,10 +51,9 @@ _LOST = (
     "and masses in float64."
 )
 _ROWS, _LENGTH = Kind(P(-1)), one_length("softening")
-_GRAVITY = Kind(P(), lambda gravity, _: check_gravity(gravity))
 
 
-@flat(masses=_ROWS, groups=_ROWS, gravity=_GRAVITY, softening=_LENGTH)
+@flat(masses=_ROWS, groups=_ROWS, softening=_LENGTH)
 def potential(
     part: Particles | Index | Array,
     *,
@@ -119,7 +118,7 @@ def potential(
     return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, group_rows, acceleration=False)
 
 
-@flat(masses=_ROWS, groups=_ROWS, gravity=_GRAVITY, softening=_LENGTH)
+@flat(masses=_ROWS, groups=_ROWS, softening=_LENGTH)
 def acceleration(
     part: Particles | Index | Array,
     *,
@@ -199,7 +198,7 @@ def _field(
     pos, num = check_particles(part, max_dims=_MAX_DIMS), check_num(part)
     error = check_error(error)
     check_word(kernel, "kernel", _SOFTENINGS)
-    box, constant = check_box(boxsize, pos.shape[1]), check_gravity(gravity)
+    box, constant = check_box(boxsize, pos.shape[1]), check_constant(gravity, "gravity")
     length = check_length(softening, box, "softening")
     if masses is not None:
         check_real_dtype(masses, "masses")

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Kind, check_gravity, check_range, check_real, first_row, flat, shape_of, shown
+from ..arguments import Kind, check_range, check_real, first_row, flat, shape_of, shown
 from ..config import OverdensityConfig, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
@@ -75,10 +75,7 @@ class SphericalOverdensity:
     rmax: jax.Array
 
 
-@flat(
-    density=Kind(P(), lambda density, _: check_density(density)),
-    gravity=Kind(P(), lambda gravity, _: check_gravity(gravity)),
-)
+@flat(density=Kind(P(), lambda density, _: check_density(density)))
 def spherical_overdensity(
     part: Particles | Index | Array,
     density: ArrayLike,

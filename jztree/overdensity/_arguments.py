@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_alike, check_box, check_gravity, check_particles, mass_faults, mass_rows
+from ..arguments import check_alike, check_box, check_constant, check_particles, mass_faults, mass_rows
 from ..data import PosMass
 from ..jax_ext import Exact, is_concrete
 from ..particles import Index, Particles, check_num
@@ -48,7 +48,7 @@ def faults_of_masses(sources: InputParticles) -> list[comm.Fault]:
 
 def speed_unit(gravity: Any, dtype: np.dtype[Any]) -> jax.Array:
     """Return the root of a gravitational constant: the velocity in a unit sphere of unit mass."""
-    constant = check_gravity(gravity)
+    constant = check_constant(gravity, "gravity")
     # If the constant is out of the range of float32, its root may still be in range.
     root = np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(jnp.asarray(constant))
     return jnp.asarray(root, dtype)

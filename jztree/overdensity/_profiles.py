@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Kind, Radii, check_gravity, first_row, flat
+from ..arguments import Radii, first_row, flat
 from ..config import RadiusConfig, without_masses
 from ..jax_ext import exact_to_float
 from ..particles import Array, Index, Particles
@@ -54,7 +53,7 @@ class RadialProfiles(NamedTuple):
     shell_count: jax.Array
 
 
-@flat(gravity=Kind(P(), lambda gravity, _: check_gravity(gravity)))
+@flat()
 def radial_profiles(
     part: Particles | Index | Array,
     radii: ArrayLike,
