@@ -57,7 +57,8 @@ _BAD_GROUP = (
     "row {0} of a rank has an invalid label; the label of a group must be the rank and row of its first particle."
 )
 _TOO_LARGE = (
-    "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
+    "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink, "
+    "or fewer particles if they are at one point."
 )
 _AXES_BELOW = 1024  # times the smallest normal number: a smaller size leaves no range for shorter axes
 _TOO_HEAVY = (

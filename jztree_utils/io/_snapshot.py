@@ -231,11 +231,12 @@ class Snapshot:
                 )
         return one.dtype, one.shape[1:]
 
-    def files_with(self, start: int, stop: int) -> list[Path]:
-        """Return the files that have rows from ``start`` to ``stop``."""
-        ends = np.cumsum([part.num for part in self._parts])
+    def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
+        """Return the files that have rows from ``start`` to ``stop``, with the number of these rows."""
+        ends = np.cumsum([part.num for part in self._parts]).tolist()
         pairs = zip(self._parts, ends, strict=True)
-        return [part.path for part, end in pairs if start < end and end - part.num < stop]
+        numbers = {part.path: min(end, stop) - max(end - part.num, start) for part, end in pairs}
+        return {path: number for path, number in numbers.items() if number > 0}
 
     def row_in_words(self, row: int, of: str = "") -> str:
         """Describe a row for the user: its type, and its file if there are several.

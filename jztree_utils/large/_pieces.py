@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,40 +39,44 @@ class Pieces(Protocol):
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return a property of the rows from ``start`` to ``stop``; rows continue from piece to piece."""
 
-    def files(self, start: int, stop: int) -> list[Path]:
-        """Return the files with these rows; none for arrays."""
+    def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
+        """Return the files with these rows, and the number of these rows in each; none for arrays."""
 
 
 class Reader:
-    """Reads properties of a range of rows, and computes their checksum.
+    """Reads properties of a range of rows, and computes their checksums.
 
     Attributes:
         names: The properties, in the order of reading.
-        checksum: The checksum of their rows.
+        checksums: The checksum of the rows of each file; one for all rows of arrays.
     """
 
     def __init__(self, pieces: Pieces, start: int, stop: int) -> None:
         self._pieces, self._start, self._stop = pieces, start, stop
         self.names: list[str] = []
-        self.checksum = 0
+        self._rows_by_file = pieces.rows_by_file(start, stop)
+        self.checksums = [0] * max(len(self._rows_by_file), 1)
 
     def read(self, name: str) -> np.ndarray:
         """Return a property of the rows."""
         rows = self._pieces.read(name, self._start, self._stop)
         self.names.append(name)
-        self.checksum = zlib.crc32(np.ascontiguousarray(rows).view(np.uint8).data, self.checksum)
+        ends = np.cumsum([*self._rows_by_file.values()], dtype=np.int64)[:-1]
+        for place, part in enumerate(np.split(rows, ends)):
+            contents = np.ascontiguousarray(part).view(np.uint8).data
+            self.checksums[place] = zlib.crc32(contents, self.checksums[place])
         return rows
 
     @property
     def files(self) -> list[list[Any]]:
         """The present name, size and time of each file with these rows."""
-        paths = [path.resolve() for path in self._pieces.files(self._start, self._stop)]
+        paths = [path.resolve() for path in self._rows_by_file]
         return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     @property
     def state(self) -> dict[str, Any]:
         """The arrays to store for `check_unchanged`."""
-        return {"files": json.dumps(self.files), "names": np.array(self.names), "checksum": self.checksum}
+        return {"files": json.dumps(self.files), "names": np.array(self.names), "checksums": self.checksums}
 
     def check_unchanged(self, state: Mapping[str, np.ndarray]) -> None:
         """Raise ValueError if the rows differ from an earlier `state`.
@@ -85,12 +90,13 @@ class Reader:
         self.check_equal(state)
 
     def check_equal(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raise ValueError if the checksum of the same properties in an earlier `state` differs."""
-        if self.checksum != int(state["checksum"]):
-            names = " or ".join(file for file, _, _ in self.files) or f"rows {self._start:,} to {self._stop:,}"
+        """Raise ValueError if a checksum of the same properties in an earlier `state` differs."""
+        changed = [new != old for new, old in zip(self.checksums, state["checksums"].tolist(), strict=True)]
+        if any(changed):
+            names = [str(path.resolve()) for path in self._rows_by_file] or [f"rows {self._start:,} to {self._stop:,}"]
             raise ValueError(
-                f"{names} changed after an earlier step had read it; restore it, or remove the folder of temporary "
-                "files to begin again."
+                f"{' and '.join(compress(names, changed))} changed after an earlier step had read it; restore it, or "
+                "remove the folder of temporary files to begin again."
             )
 
 
@@ -110,7 +116,7 @@ def pieces_of(particles: Any, wide: bool = False, optional: Sequence[str] = ("ve
     if isinstance(particles, (str, bytes)) or not isinstance(particles, Sequence):
         raise TypeError(
             f"pieces must be a list of arrays (n, d) or particle classes, or a snapshot from "
-            f"jztree_utils.io.open_snapshot, not {type(particles).__name__}; each piece is read twice."
+            f"jztree_utils.io.open_snapshot, not {type(particles).__name__}; friends_of_friends reads each piece twice."
         )
     return _OfArrays(particles)
 
@@ -134,8 +140,8 @@ class _OfSnapshot:
         rows = self._snapshot.read(name, start, stop, finite=name != "id")
         return np.asarray(rows, self.columns[name][0])
 
-    def files(self, start: int, stop: int) -> list[Path]:
-        return self._snapshot.files_with(start, stop)
+    def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
+        return self._snapshot.rows_by_file(start, stop)
 
 
 class _OfArrays:
@@ -173,8 +179,8 @@ class _OfArrays:
             raise ValueError(f"{name} of row {row} is NaN or infinite; remove such particles.")
         return rows
 
-    def files(self, start: int, stop: int) -> list[Path]:
-        return []
+    def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
+        return {}
 
 
 def _properties(piece: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .. import _constants
 from .._memory import bytes_in_words, host_memory
 from ._pieces import COLUMNS, Pieces
 
-_BASE = 500 << 20  # bytes of Python, JAX and compiled searches
 _WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
 _FEWEST = 1000  # particles in memory
 _GROUPED = 0.8  # share of particles in groups, for the estimate of disk space
@@ -23,16 +23,24 @@ def rows_in(memory: float | None, pieces: Pieces, besides: int = 0, devices: int
         pieces: The particles.
         besides: Number of rows of other arrays, such as queries, in memory.
         devices: Number of devices that share the memory.
+
+    Raises:
+        TypeError: If ``memory`` is not a number.
+        ValueError: If it is not positive and finite, or too small.
     """
     free = host_memory()
+    if memory is not None and not isinstance(memory, (int, float, np.number)):
+        raise TypeError(f"memory is {memory!r}; it must be a number of bytes, such as 8e9, or None.")
+    if memory is not None and not 0 < memory < np.inf:
+        raise ValueError(f"memory is {memory:g}; it must be a positive number of bytes, such as 8e9, or None.")
     if memory is None:
         memory = 0.75 * (4 << 30 if free is None else free)
     dtype, (dims,) = pieces.columns["pos"]
-    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize * devices)) - besides
+    rows = int((memory - _constants.PROGRAM_BYTES) // (_WORDS * dims * dtype.itemsize * devices)) - besides
     if rows < _FEWEST:
         raise ValueError(
             f"memory is {bytes_in_words(memory)}, but Python, the compiled searches and the queries alone need "
-            f"{bytes_in_words(_BASE + besides * _WORDS * dims * dtype.itemsize)}; give more."
+            f"{bytes_in_words(_constants.PROGRAM_BYTES + besides * _WORDS * dims * dtype.itemsize)}; give more."
         )
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jztree import radius as within
 from jztree.data import Pos, get_num, get_pos
 
 from ..progress import progress
-from ._pieces import Pieces, pieces_of
+from ._pieces import pieces_of
 from ._plan import rows_in
 from ._sweep import padded
 
@@ -46,7 +47,7 @@ def nearest(
     order of their rows. At the end of a list, the choice among them may differ.
 
     Args:
-        pieces: The sources; see `friends_of_friends`. Each piece is read once.
+        pieces: The sources; see `friends_of_friends`. Each piece is read once, so an iterator of pieces also works.
         k: Number of neighbours.
         queries: ``(q, d)`` positions of the same dtype, or a particle class. They fit into memory.
         boxsize: The periodic length, or one per dimension; None means open.
@@ -59,9 +60,9 @@ def nearest(
         >>> large.nearest([pos[:1], pos[1:]], 2, queries=pos[:1], quiet=True).index
         array([[0, 1]])
     """
-    sources, places = pieces_of(pieces), _places(queries)
+    places = _places(queries)
     distance, index = np.empty((len(places), 0), places.dtype), np.empty((len(places), 0), np.int64)
-    for start, part in _parts(sources, places, k, memory, "find neighbours", quiet):
+    for start, part in _parts(pieces, places, k, memory, "find neighbours", quiet):
         result = knn.nearest.jit(part, k, queries=places, boxsize=boxsize, allow_missing=True)
         rows = np.asarray(result.index, np.int64)
         both = np.concatenate([distance, result.distance], axis=1)
@@ -83,7 +84,7 @@ def count_within(
     """Count the particles within a radius of given queries among more particles than memory holds.
 
     Args:
-        pieces: The sources; see `friends_of_friends`. Each piece is read once.
+        pieces: See `nearest`.
         radius: A number, or ``(q,)``.
         queries: See `nearest`.
         boxsize: See `nearest`.
@@ -99,9 +100,9 @@ def count_within(
         >>> large.count_within([pos[:1], pos[1:]], 1.5, queries=pos, quiet=True)
         array([2, 2, 1])
     """
-    sources, places = pieces_of(pieces), _places(queries)
+    places = _places(queries)
     counts = np.zeros(len(places), np.int64)
-    for _, part in _parts(sources, places, 1, memory, "count particles", quiet):
+    for _, part in _parts(pieces, places, 1, memory, "count particles", quiet):
         counts += np.asarray(within.count_within.jit(part, radius, queries=places, boxsize=boxsize))
     return counts
 
@@ -112,12 +113,17 @@ def _places(queries: Any) -> np.ndarray:
 
 
 def _parts(
-    sources: Pieces, places: np.ndarray, k: int, memory: float | None, task: str, quiet: bool
+    pieces: Any, places: np.ndarray, k: int, memory: float | None, task: str, quiet: bool
 ) -> Iterator[tuple[int, Pos]]:
     """Yield the first row and the particles of consecutive ranges, padded to the same length."""
-    rows = min(rows_in(memory, sources, len(places) * (1 + k // 3)), max(sources.num, 1))
-    with progress(task, sources.num, quiet=quiet) as advance, jax.enable_x64(places.dtype == np.float64):
-        for start in range(0, max(sources.num, 1), rows):
-            pos = sources.read("pos", start, min(start + rows, sources.num))
-            yield start, Pos(pos=padded(pos, rows), num=len(pos))
-            advance(len(pos))
+    one_by_one = (pieces_of([piece]) for piece in pieces) if isinstance(pieces, Iterator) else iter([pieces_of(pieces)])
+    first = next(one_by_one, None) or pieces_of([])
+    rows = min(rows_in(memory, first, len(places) * (1 + k // 3)), max(first.num, 1))
+    total, begin = 0 if isinstance(pieces, Iterator) else first.num, 0  # an iterator has no length
+    with progress(task, total, quiet=quiet) as advance, jax.enable_x64(places.dtype == np.float64):
+        for sources in chain([first], one_by_one):
+            for start in range(0, max(sources.num, 1), rows):
+                pos = sources.read("pos", start, min(start + rows, sources.num))
+                yield begin + start, Pos(pos=padded(pos, rows), num=len(pos))
+                advance(len(pos))
+            begin += sources.num

@@ -119,7 +119,7 @@ class Search:
             result = steps.step(f"{name}{number}", lambda: compute(steps, reader, number) | reader.state)  # noqa: B023
             if is_complete:
                 reader.check_unchanged(result)
-            yield stop - start, " and ".join(path.name for path in self.pieces.files(stop, stop + 1))
+            yield stop - start, " and ".join(path.name for path in self.pieces.rows_by_file(stop, stop + 1))
 
     def ranges(self, share: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number, the first row, and the end of each range of rows that a share reads."""

@@ -36,6 +36,10 @@ _TOO_LONG = (
     "The linking length {rlink:g} is so long that {surface:,} particles are within it of the next ones, but memory "
     "holds only {rows:,}; give more memory, or a smaller linking length."
 )
+_SAME_PLACE = (
+    "{surface:,} particles have nearly the same coordinate along axis {axis}, but memory holds only {rows:,}; give "
+    "more memory."
+)
 
 
 def padded(rows: np.ndarray, capacity: int) -> np.ndarray:
@@ -288,7 +292,11 @@ class _Sweep:
         surface_keys = slabs[-1]["surface_keys"] if slabs else np.empty(0, search.index)
         held = len(surface)
         if held + search.block_rows > search.rows:
-            raise ValueError(_TOO_LONG.format(rlink=search.rlink, surface=held, rows=search.rows))
+            along = runs.along(surface)
+            number = int((along >= along.max(initial=0) * (1 - np.finfo(search.dtype).eps)).sum())
+            sentence = _SAME_PLACE if number + search.block_rows > search.rows else _TOO_LONG
+            words = {"rlink": search.rlink, "surface": held, "rows": search.rows, "axis": runs.axis}
+            raise ValueError(sentence.format(**words))
         end = min(begin + (search.rows - held) // search.block_rows, self._blocks(share)[1])
         pos, rows, ids = runs.read(slice(begin, end))
         is_last = end == len(runs.first)

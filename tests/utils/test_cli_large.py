@@ -19,7 +19,7 @@ import pytest
 from processes import Ended, free_port, run_commands
 from utils.test_cli_devices import check_equal
 
-from jztree_utils import cli, io
+from jztree_utils import _constants, cli, io
 from jztree_utils.cli._commands import dry_run
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
@@ -30,7 +30,7 @@ N = 3000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
     monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
@@ -59,9 +59,10 @@ MEMORY = ("--memory", "100kB")  # for 595 particles
 # The command line with little memory, which may fail in a step.
 SCRIPT = """
 import os, sys
-from jztree_utils import cli
+from jztree_utils import _constants, cli
+from jztree_utils import _constants
 from jztree_utils.large import _plan, _steps
-_plan._BASE, _plan._FEWEST = 0, 10
+_constants.PROGRAM_BYTES, _plan._FEWEST = 0, 10
 step = _steps.Steps.step
 def fails(steps, name, *args):
     if name == os.environ.get("FAIL_IN"):
@@ -333,14 +334,17 @@ def test_changed_file_is_named(
     before = file.stat()
     with h5py.File(file, "a") as changed:
         changed["PartType1/Coordinates"][row % 1500] += np.float32(1e-3)
+    for unchanged in snapshot.iterdir():
+        if unchanged != file:
+            unchanged.touch()
     capsys.readouterr()
     assert fof(snapshot, output, *MEMORY) == 2
     error = capsys.readouterr().err
-    assert f"{file} changed after an earlier step had read it; restore it" in error
+    assert f"jztree: error: {file} changed after an earlier step had read it; restore it" in error
     # The same change, with the size and the time of the earlier file.
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert fof(snapshot, output, *MEMORY) == 2
-    assert f"{file} changed" in capsys.readouterr().err
+    assert f"jztree: error: {file} changed" in capsys.readouterr().err
 
 
 def test_full_disk_is_reported_and_the_run_continues(

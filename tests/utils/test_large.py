@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jztree as jz
-from jztree_utils import large
+from jztree_utils import _constants, large
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
@@ -21,7 +21,7 @@ N = 2000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
     monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
@@ -145,6 +145,36 @@ def test_neighbours_need_a_positive_number(k: int) -> None:
         large.nearest([pos], k, queries=pos, quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (np.nan, "memory is nan; it must be a positive number of bytes"),
+        (np.inf, "memory is inf; it must be a positive number"),
+        (-1, "memory is -1; it must be a positive number"),
+        ("8GB", "memory is '8GB'; it must be a number of bytes"),
+    ],
+)
+def test_invalid_memory_raises(memory: Any, message: str) -> None:
+    pos = particles().pos
+    for search in (
+        lambda: large.friends_of_friends([pos], 0.1, memory=memory),
+        lambda: large.nearest([pos], 2, queries=pos[:3], memory=memory),
+        lambda: large.count_within([pos], 0.1, queries=pos[:3], memory=memory),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            search()
+
+
+def test_iterators_of_pieces_give_the_same_neighbours_and_counts() -> None:
+    pos = particles().pos
+    pieces, options = [pos[:700], pos[700:710], pos[710:]], {"queries": pos[:50], "quiet": True}
+    expected, result = (large.nearest(sources, 5, **options) for sources in (pieces, iter(pieces)))
+    jax.tree.map(np.testing.assert_array_equal, result, expected)
+    counts = large.count_within((piece for piece in pieces), 0.1, **options)
+    np.testing.assert_array_equal(counts, large.count_within(pieces, 0.1, **options))
+    assert (large.nearest(iter([]), 2, queries=pos[:3], quiet=True).index == -1).all()
+
+
 def test_missing_neighbours_and_no_sources() -> None:
     few, queries = particles().pos[:3], particles(1).pos[:5]
     distance, index = large.nearest([few[:1], few[1:]], 5, queries=queries, quiet=True)
@@ -215,11 +245,17 @@ def test_temporary_files_take_less_than_the_particles(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("pieces", "options", "message"),
     [
-        (lambda part: iter(in_pieces(part)), {}, "each piece is read twice"),
+        (lambda part: iter(in_pieces(part)), {}, "friends_of_friends reads each piece twice"),
         (lambda part: [part, part.pos], {}, r"pieces\[1\] has the properties pos"),
         (lambda part: [part.pos * np.nan], {}, "pos of row 0 is NaN or infinite"),
         (lambda part: [replace(part, mass=-part.mass)], {}, "mass of row 0 is negative"),
         (lambda part: [part.pos], {"memory": 10}, "memory is 0.00977 kiB, .*; give more"),
+        (
+            lambda part: [np.full_like(part.pos, 0.5)],
+            {"memory": 9e4},
+            "have nearly the same coordinate .*; give more mem",
+        ),
+        (lambda part: [np.full_like(part.pos, 0.5)], {"memory": 9e4, "rlink": 0.0}, "have nearly the same coordinate"),
         (lambda part: [part.pos], {"rlink": 0.6, "memory": 9e4}, "The linking length 0.6 is so long"),
         (lambda part: [part.pos], {"rlink": -1.0}, "rlink"),
         (lambda part: [part.pos], {"boxsize": [1.0, 1.0]}, "boxsize"),
