@@ -11,6 +11,7 @@ import numpy as np
 from jztree.data import check_no_units
 
 from .._constants import KM_PER_S, PARSEC, SOLAR_MASS
+from .._header_ranges import RANGES, UNITS, out_of_range
 from ._attributes import number, numbers, text_attribute, whole_numbers
 from ._errors import OPTION, SnapshotError
 from ._files import get_group
@@ -22,23 +23,11 @@ _Value = TypeVar("_Value")
 _OMEGA0 = ("Omega0", "Omega_Matter", "Omega_m")
 _OMEGA_BARYON = ("OmegaBaryon", "Omega_Baryon", "Omega_b")
 _HUBBLE = ("HubbleParam", "h")
-_UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity. Gadget-4 and AREPO attach these to their datasets.
 _NAMED_UNITS = {
     "length": ((PARSEC, "pc"), (1e3 * PARSEC, "kpc"), (1e6 * PARSEC, "Mpc")),
     "mass": ((SOLAR_MASS, "Msun"), (1e10 * SOLAR_MASS, "1e10 Msun")),
     "velocity": ((KM_PER_S, "km/s"),),
-}
-# Accepted ranges of header values. Outside these ranges, products of the values may be infinite.
-_UNIT_RANGE = (1e-60, 1e60)
-_RANGES = {
-    "redshift": (-0.999999, 1e9),
-    "time": (-1e100, 1e100),
-    "omega0": (0.0, 1e6),
-    "omega_lambda": (-1e6, 1e6),
-    "omega_baryon": (0.0, 1e6),
-    "hubble": (0.0, 1e6),
-    **dict.fromkeys(_UNITS, _UNIT_RANGE),
 }
 _SCALING_NAMES = ("a_scaling", "h_scaling", "length_scaling", "mass_scaling", "velocity_scaling")
 _SCALINGS = {
@@ -183,20 +172,10 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
     Raises:
         SnapshotError: If a value is not finite or out of range.
     """
-    for entry in _RANGES:
+    for entry in RANGES:
         if wrong := out_of_range(entry, getattr(header, entry)):
             raise SnapshotError(f"The {entry.replace('_', ' ')} in {name} {wrong}.")
     return replace(header, hubble=header.hubble or None)
-
-
-def out_of_range(entry: str, value: float | None) -> str:
-    """Describe why a header value is invalid. The text is empty if the value is valid or None."""
-    smallest, largest = _RANGES[entry]
-    return (
-        ""
-        if value is None or smallest <= value <= largest
-        else f"is {value:g}; it must be a number from {smallest:g} to {largest:g}"
-    )
 
 
 def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
@@ -363,7 +342,7 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
         return {"unit": "1"}
     scalings = unit_powers(header, kind, ndim)
     attributes: dict[str, Any] = dict(zip(_SCALING_NAMES, scalings, strict=True))
-    units = [getattr(header, name) for name in _UNITS]
+    units = [getattr(header, name) for name in UNITS]
     needed = [(unit, power) for unit, power in zip(units, scalings[2:], strict=True) if power]
     if all(unit is not None for unit, _ in needed):
         attributes["to_cgs"] = float(np.prod([unit**power for unit, power in needed]))
@@ -404,7 +383,7 @@ def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:
 
 def unit_name(header: SnapshotHeader, kind: str) -> str:
     """Return the usual name of the unit of "length", "mass" or "velocity", such as ``Mpc/h``, or "" if it has none."""
-    unit = getattr(header, _UNITS[("length", "mass", "velocity").index(kind)])
+    unit = getattr(header, UNITS[("length", "mass", "velocity").index(kind)])
     if unit is None:
         return ""
     per_h = "" if kind == "velocity" or header.comoving is False or header.h_free else "/h"

@@ -8,7 +8,8 @@ import numpy as np
 
 from jztree.data import check_no_units
 
-from ._header import SnapshotHeader, checked_box, out_of_range
+from .._header_ranges import out_of_range
+from ._header import SnapshotHeader, checked_box
 
 HEADER_ENTRIES = (
     "omega0",

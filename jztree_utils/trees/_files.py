@@ -159,6 +159,27 @@ def _write_tables(
         times[name.capitalize()] = np.asarray(of_snapshots, np.float64)
 
 
+class Times(NamedTuple):
+    """The axis and the unit of a picture of merger trees.
+
+    Attributes:
+        redshifts: The redshift of each snapshot, by its number; None if they are unknown.
+        mass_unit: Unit of mass, empty if it is unknown.
+    """
+
+    redshifts: dict[int, float] | None
+    mass_unit: str
+
+
+def read_times(path: str | os.PathLike[str]) -> Times:
+    """Read the redshifts and the unit of mass of a file of merger trees; see `read_trees`."""
+    with io.open_hdf5(Path(path)) as file:
+        redshift = io.read_all(file, "TreeTimes/Redshift") if "TreeTimes/Redshift" in file else np.empty(0)
+        unit = file[f"TreeHalos/{_MASS}"].attrs.get("unit", "")
+    redshifts = {number: value for number, value in enumerate(redshift.tolist()) if np.isfinite(value)}
+    return Times(redshifts or None, "" if "lacks this unit" in unit else str(unit))
+
+
 def read_trees(path: str | os.PathLike[str]) -> MergerTrees:
     """Read merger trees that `write_trees` has written in Gadget-4's layout, and check them.
 

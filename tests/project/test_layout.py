@@ -35,7 +35,7 @@ PUBLIC = {
 }
 # The utilities, by subject. From the bottom up, like the library.
 UTILITIES: list[set[str]] = [
-    {"_arrays", "_constants", "_file_messages", "_memory", "progress"},
+    {"_arrays", "_constants", "_file_messages", "_header_ranges", "_memory", "progress"},
     {
         "io",  # files
         "ics",  # samples

@@ -339,38 +339,54 @@ def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("fof", "No snapshot was given"),
-        ("fof sample --rlink -1", "--rlink is -1; it must be finite"),
-        ("fof sample --scan-b 0.1", "--scan-b is 0.1; it must be"),
-        ("fof sample --b 20", "--b is 20"),
-        ("fof sample --overdensity x", "--overdensity is x"),
-        ("fof sample --boxsize x", "--boxsize is x"),
-        ("fof sample --unit-mass x", "--unit-mass is x"),
-        ("knn sample -k 0", "-k is 0; it must be at least 1"),
-        ("hdbscan sample --min-samples 0", "--min-samples is 0"),
-        ("xi sample --bins 3", "--bins is 3; it must be"),
-        ("xi sample --projected -1", "--projected is -1"),
-        ("convert", "convert needs an input file"),
-        ("plot", "plot needs a kind"),
-        ("tree", "tree needs snapshots or catalogues"),
-        ("plot halos sample", "plot halos needs the groups"),
-        ("plot density sample --slab 3", "--slab is 3"),
-        ("view sample", "view needs the name"),
-        ("tree sample sample -o trees.txt", "The output trees.txt would be an HDF5 file"),
-        ("fof sample -o {x}.hdf5", "The output {x}.hdf5 has the unknown placeholder {x}"),
-        ("fof sample -o none/x.hdf5 --snapshot-output x.hdf5", "The folder of the output none/x.hdf5 is missing"),
-        ("fof sample --plot none/x.png", "The folder of the output none/x.png is missing"),
-        ("view sample -o none/x.html", "The folder of the output none/x.html is missing"),
-    ],
-)
-def test_wrong_arguments_are_reported_without_jax(command, words) -> None:
-    run = f"import sys; from jztree_utils.cli import main; assert main({command.split()}) == 2"
+WRONG_ARGUMENTS = [
+    ("fof", "No snapshot was given"),
+    ("fof sample --rlink -1", "--rlink is -1; it must be finite"),
+    ("fof sample --scan-b 0.1", "--scan-b is 0.1; it must be"),
+    ("fof sample --b 20", "--b is 20"),
+    ("fof sample --overdensity x", "--overdensity is x"),
+    ("fof sample --boxsize x", "--boxsize is x"),
+    ("fof sample --unit-mass x", "--unit-mass is x"),
+    ("knn sample -k 0", "-k is 0; it must be at least 1"),
+    ("hdbscan sample --min-samples 0", "--min-samples is 0"),
+    ("xi sample --bins 3", "--bins is 3; it must be"),
+    ("xi sample --projected -1", "--projected is -1"),
+    ("convert", "convert needs an input file"),
+    ("plot", "plot needs a kind"),
+    ("tree", "tree needs snapshots or catalogues"),
+    ("plot halos sample", "plot halos needs the groups"),
+    ("plot density sample --slab 3", "--slab is 3"),
+    ("view sample", "view needs the name"),
+    ("tree sample sample -o trees.txt", "The output trees.txt would be an HDF5 file"),
+    ("fof sample -o {x}.hdf5", "The output {x}.hdf5 has the unknown placeholder {x}"),
+    ("fof sample -o none/x.hdf5 --snapshot-output x.hdf5", "The folder of the output none/x.hdf5 is missing"),
+    ("fof sample --plot none/x.png", "The folder of the output none/x.png is missing"),
+    ("view sample -o none/x.html", "The folder of the output none/x.html is missing"),
+    ("fof sample --omega0 nan", "--omega0 is nan; it must be a number from 0 to 1e+06"),
+    ("fof sample --redshift -3", "--redshift is -3; it must be"),
+    ("knn sample --unit-length 1e99", "--unit-length is 1e+99; it must be a number from 1e-60 to 1e+60, in cm"),
+    ("fof sample --memory 1MB", "--memory is 1 MB, but Python and the compiled searches alone need 524 MB"),
+    ("fof sample --plot halos.docx", "The picture halos.docx does not have the suffix of a known format"),
+    ("plot density sample -o x", "The picture x does not have the suffix of a known format"),
+    ("view sample -o x.png", "The view x.png would be an HTML file"),
+    ("fof sample -o x.hdf5 --snapshot-output ./x.hdf5", "Two outputs have the same name, x.hdf5"),
+    ("convert sample -o x.hdf5 --layout numpy", "The output x.hdf5 would be a NumPy file of several arrays"),
+    ("convert sample -o x.npz --layout gadget4", "The output x.npz would be an HDF5 file"),
+    ("convert sample -o x.hdf5 --layout parquet", "The output x.hdf5 would be a Parquet file"),
+    ("plot density sample --smooth 1", "--smooth is 1; give 0, or at least 2 neighbours"),
+    ("plot density sample --slab 5,5", "--slab is 5,5; it must be two different finite numbers"),
+    ("plot mass-function sample --sigma8 nan", "--sigma8 is nan; it must be a positive number"),
+]
+
+
+def test_wrong_arguments_are_reported_without_jax() -> None:
+    """All calls in one process, which takes less time than starting Python for each."""
+    commands = [command.split() for command, _ in WRONG_ARGUMENTS]
+    run = f"import sys; from jztree_utils.cli import main; assert all(main(words) == 2 for words in {commands})"
     code = f"{run}; assert 'jax' not in sys.modules"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.startswith(f"jztree: error: {words}")
+    for error, (_, words) in zip(done.stderr.splitlines(), WRONG_ARGUMENTS, strict=True):
+        assert error.startswith(f"jztree: error: {words}")
 
 
 def test_missing_file_of_several_processes_is_reported_after_they_have_joined(monkeypatch) -> None:

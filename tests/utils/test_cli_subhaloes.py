@@ -163,7 +163,7 @@ def test_files_with_subhaloes_do_not_depend_on_the_number_of_devices(
 
 @pytest.mark.long
 def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
-    tmp_path: Path, one_device: None, random: np.random.Generator
+    tmp_path: Path, one_device: None, random: np.random.Generator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second snapshot has the same particles in another order, so each subhalo is its own descendant."""
     part, header = io.read_snapshot(ics.SAMPLE_3D, fields=("pos", "vel", "mass", "id"))
@@ -179,6 +179,14 @@ def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
     first = np.flatnonzero(trees.snapshot == 1)
     np.testing.assert_array_equal(trees.subhalo[trees.descendant[first]], trees.subhalo[first])
     np.testing.assert_array_equal(trees.mass[trees.descendant[first]], trees.mass[first])
+    pytest.importorskip("matplotlib")
+    picture = ["plot", "tree", str(tmp_path / "trees.hdf5"), "-q", "-o", str(tmp_path / "tree.png")]
+    assert cli.main(picture) == 0
+    assert (tmp_path / "tree.png").stat().st_size > 1000
+    assert cli.main([*picture, "--halo", "999"]) == 2
+    assert "--halo is 999, but the last output of" in capsys.readouterr().err
+    assert cli.main(["plot", "tree", catalogue, "-o", str(tmp_path / "tree.png")]) == 2
+    assert "TreeTable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,17 @@ import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 
+from ... import _constants
 from .arguments import DEFAULTS, KINDS, B
 from .flag_values import check_at_least, check_not_negative, real, whole
 from .header_arguments import header_entries
+from .output_names import check_names_of_outputs
 
 _STEPS, _MAX_STEPS = 21, 10_000  # linking lengths of --scan-b
 _MAX_BINS = 10_000
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
-OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names
-_PICTURES = (".png", ".pdf", ".svg")
-_TABLE = ".parquet"
-_FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 # Options of jztree fof that need all particles in memory.
 IN_MEMORY = ("attach",)
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
@@ -37,35 +35,11 @@ def check_arguments(args: Namespace) -> None:
         raise ValueError(f"No snapshot was given; give a file or a folder, see jztree {args.command} --help.")
     if args.command in _CHECKS:
         _CHECKS[args.command](args)
-    _check_names_of_outputs(args)
+    check_names_of_outputs(args)
     if hasattr(args, "boxsize"):
         box_lengths(args.boxsize)
         header_entries(args, real)
         check_at_least("--type", args.type, 0)
-
-
-def _check_names_of_outputs(args: Namespace) -> None:
-    placeholders = ("n", "name") if hasattr(args, "snapshot") else ()
-    for option in OUTPUTS:
-        output = getattr(args, option, None)
-        if output is None:
-            continue
-        foreign = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in placeholders]
-        if foreign:
-            advice = "use {n} for the number of a snapshot, or {name} for its name" if placeholders else "leave it out"
-            raise ValueError(f"The output {output} has the unknown placeholder {{{foreign[0]}}}; {advice}.")
-        if option != "plot" and (placeholders or args.command == "tree"):
-            check_suffix(output)
-
-
-def check_suffix(output: str) -> None:
-    """Raise ValueError if an HDF5 output has the suffix of another format."""
-    suffix = os.path.splitext(output)[1].lower()
-    if suffix in _FOREIGN:
-        advice = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
-        if suffix == _TABLE:
-            advice = "; jztree convert makes a Parquet file of a catalogue"
-        raise ValueError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{advice}.")
 
 
 def _check_fof(args: Namespace) -> None:
@@ -84,6 +58,11 @@ def _check_fof(args: Namespace) -> None:
                 f"--{name.replace('_', '-')} needs all particles in memory, but --memory finds groups piece by piece; "
                 "leave one out."
             )
+    if args.memory is not None and args.memory <= (minimum := _constants.PROGRAM_BYTES):
+        raise ValueError(
+            f"--memory is {args.memory / 1e6:g} MB, but Python and the compiled searches alone need "
+            f"{minimum / 1e6:.0f} MB; give more."
+        )
     check_not_negative("--b", args.b)
     check_not_negative("--rlink", args.rlink)
     if args.b is not None and args.b >= _MISTAKEN:
@@ -190,6 +169,13 @@ def _check_plot(args: Namespace) -> None:
             "plot halo does not have --slab and --smooth, because it always shows a smoothed cube; leave them out."
         )
     slab(args.slab)
+    if args.smooth < 0 or args.smooth == 1:
+        raise ValueError(f"--smooth is {args.smooth}; give 0, or at least 2 neighbours.")
+    check_at_least("--halo", args.halo, 0)
+    if args.sigma8 is not None and not 0 < args.sigma8 < math.inf:
+        raise ValueError(f"--sigma8 is {args.sigma8:g}; it must be a positive number.")
+    if args.n_s is not None and not math.isfinite(args.n_s):
+        raise ValueError(f"--n-s is {args.n_s:g}; it must be finite.")
 
 
 def _check_view(args: Namespace) -> None:
@@ -311,4 +297,6 @@ def slab(words: str | None) -> tuple[float, float] | None:
         low, high = (real(word.strip()) for word in words.split(","))
     except (ArgumentTypeError, ValueError):
         raise ValueError(f"--slab is {words}; it must be two numbers, such as 10,15.") from None
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+        raise ValueError(f"--slab is {words}; it must be two different finite numbers, such as 10,15.")
     return low, high

@@ -15,7 +15,7 @@ from .flag_values import real, size, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
-KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances")
+KINDS = ("halos", "density", "halo", "tree", "mass-function", "sizes", "distances")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the default linking length in mean separations
@@ -395,7 +395,7 @@ def _add_tree(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    words = "pictures of snapshots, catalogues, neighbours and benchmarks"
+    words = "pictures of snapshots, catalogues, merger trees and neighbours"
     plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
     plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="the picture to draw")
     plot.add_argument("input", metavar="FILE", nargs="*", help="files to read")
@@ -415,7 +415,12 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     density.add_argument("--surface-density", action="store_true", help="let colours show mass per area, with units")
     density.add_argument(
-        "--halo", type=whole, default=0, metavar="ROW", help="row of a halo in --catalogue (default: 0)"
+        "--halo",
+        type=whole,
+        default=0,
+        metavar="ROW",
+        help="row of a halo in --catalogue; for tree the rank by mass among the subhaloes of the last output "
+        "(default: 0)",
     )
     curve = plot.add_argument_group("analytic mass function")
     curve.add_argument(

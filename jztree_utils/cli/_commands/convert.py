@@ -12,11 +12,10 @@ from jztree.data import ParticleData
 from ... import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
-from .argument_checks import check_arguments, check_suffix
+from .argument_checks import check_arguments
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
+from .output_names import NUMPY_SUFFIX, TABLE_SUFFIX, check_layout_suffix
 from .snapshots import read_options, snapshot_path
-
-_NUMPY, _PARQUET = ".npz", ".parquet"
 
 
 def run_convert(args: Namespace) -> None:
@@ -34,16 +33,9 @@ def run_convert(args: Namespace) -> None:
     if layout not in known:
         kind = "catalogue" if is_catalogue else "snapshot"
         raise ValueError(f"{path} is a {kind}, but --layout is {layout}; use {' or '.join(known)}.")
-    if layout == "numpy" and not args.output.endswith(_NUMPY):
-        raise io.OutputError(
-            f"The output {args.output} would be a NumPy file of several arrays; give it a name in {_NUMPY}."
-        )
+    check_layout_suffix(args.output, layout)
     if layout == PARQUET:
-        if Path(args.output).suffix != _PARQUET:
-            raise io.OutputError(f"The output {args.output} would be a Parquet file; give it a name in {_PARQUET}.")
         io.check_parquet()
-    elif layout != "numpy":
-        check_suffix(args.output)
     io.check_output(args.output, apart_from=_files_of(path, options, is_catalogue))
     if args.dry_run:
         say(f"would write {path} as {args.output} in the layout {layout}")
@@ -61,8 +53,8 @@ def run_convert(args: Namespace) -> None:
 def _layout_of_name(output: str, is_catalogue: bool) -> str | None:
     """Return the layout that the name of an output implies, or None."""
     if is_catalogue:
-        return PARQUET if Path(output).suffix == _PARQUET else None
-    return "numpy" if output.endswith((".npy", _NUMPY)) else None
+        return PARQUET if Path(output).suffix == TABLE_SUFFIX else None
+    return "numpy" if output.endswith((".npy", NUMPY_SUFFIX)) else None
 
 
 def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[Path, ...]:
@@ -94,7 +86,8 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
         snapshot = io.open_snapshot(path, args.type, options)
         if layout == "gadget4" and args.type >= io.NUM_TYPES:
             raise ValueError(
-                f"--type is {args.type}, but a snapshot of Gadget-4 has types 0 to 5; write a {_NUMPY} file instead."
+                f"--type is {args.type}, but a snapshot of Gadget-4 has types 0 to 5; write a {NUMPY_SUFFIX} file "
+                "instead."
             )
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
         print_snapshot([snapshot])
@@ -121,7 +114,7 @@ def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str
         return columns, header
     if not header.hubble:
         raise ValueError(
-            f"Gadget-4 has units per h, but the header of the snapshot has no h; write a {_NUMPY} file instead."
+            f"Gadget-4 has units per h, but the header of the snapshot has no h; write a {NUMPY_SUFFIX} file instead."
         )
     h = header.hubble
     lengths = np.asarray(header.boxsize, np.float64) * h

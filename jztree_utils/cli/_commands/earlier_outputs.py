@@ -17,9 +17,9 @@ from jztree import __version__
 
 from ... import io
 from .._report import say
-from .argument_checks import OUTPUTS
 from .arguments import B
 from .header_arguments import FLAGS
+from .output_names import OUTPUTS
 
 READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OF_SUBHALOES = ("subhaloes", "softening", "min_bound", "candidates")

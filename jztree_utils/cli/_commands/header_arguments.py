@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from ..._constants import KM_PER_S, PARSEC, SOLAR_MASS
+from ..._header_ranges import out_of_range
 
 _COSMOLOGY = {
     "omega0": ("OM", "density of matter in critical densities"),
@@ -44,7 +45,7 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
     """Return the given options as entries of `jztree_utils.io.ReadOptions`.
 
     Raises:
-        ValueError: If a unit is invalid, or only one of length and mass is per h.
+        ValueError: If a value or a unit is invalid, or only one of length and mass is per h.
     """
     result = {name: getattr(args, name) for name in _COSMOLOGY}
     per_h: dict[str, bool] = {}
@@ -54,6 +55,11 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
             result[f"unit_{kind}_in_{cgs}"], named_per_h = _unit(kind, text, real)
             if named_per_h is not None and kind != "velocity":
                 per_h[kind] = named_per_h
+            if wrong := out_of_range(f"unit_{kind}_in_{cgs}", result[f"unit_{kind}_in_{cgs}"]):
+                raise ValueError(f"--unit-{kind} {wrong}, in {cgs.replace('_per_', '/')}.")
+    for name in _COSMOLOGY:
+        if wrong := out_of_range(name, result[name]):
+            raise ValueError(f"--{name.replace('_', '-')} {wrong}.")
     if len(set(per_h.values())) > 1:
         raise ValueError(
             f"--unit-length is {args.unit_length} and --unit-mass {args.unit_mass}; give either both per h or neither."

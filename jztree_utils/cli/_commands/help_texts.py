@@ -118,6 +118,7 @@ KIND is one of
   halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
   density        projected density of SNAPSHOT, with circles around the groups of --catalogue, if given
   halo           the matter of SNAPSHOT around one halo of --catalogue, with its spheres
+  tree           the progenitors of a subhalo in a file of jztree tree
   mass-function  halo mass function of a catalogue with Poisson errors, and an analytic mass function;
                  several catalogues of one simulation are drawn together, with their redshifts
   sizes          distribution of the sizes of groups of a catalogue
@@ -129,6 +130,7 @@ examples:
   jztree plot density snapdir_099 --catalogue catalogue.hdf5 -o density.png
   jztree plot density snapdir_099 --slab 10,15 --smooth 16 --surface-density -o slab.png
   jztree plot halo snapdir_099 --catalogue catalogue.hdf5 --halo 3 -o halo.png
+  jztree plot tree trees.hdf5 -o tree.png
   jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
   jztree plot mass-function catalogue.hdf5 --mass m200m -o mass_function_200m.pdf
 """

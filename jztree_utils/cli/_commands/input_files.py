@@ -5,7 +5,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..._file_messages import absent_file, missing_folder
-from .argument_checks import OUTPUTS, check_arguments
+from .argument_checks import check_arguments
+from .output_names import OUTPUTS
 
 SAMPLE = "sample"  # the name of the snapshot in the package
 # Variables that launchers set for several processes.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ... import io
 from .._report import say
-from .argument_checks import OUTPUTS
 from .earlier_outputs import are_there
+from .output_names import OUTPUTS, check_different
 from .snapshots import read_options, snapshot_path
 
 
@@ -56,7 +56,7 @@ def plan_runs(args: Namespace) -> list[Run]:
     for path in paths:
         filled = {name: _fill(template, path, len(paths)) for name, template in templates.items()}
         runs.append(Run(path, **filled, snapshot_files=getattr(args, "snapshot_files", 1)))
-    _check_different([name for run in runs for name in run.all])
+    check_different([name for run in runs for name in run.all])
     todo = [run for run in runs if not are_there(args, run.path, options, run.files, run.plot)]
     inputs = tuple(file for path in paths for file in io.find_sources(path, options))
     for run in todo:
@@ -105,10 +105,3 @@ def _number(path: Path, template: str) -> str:
     if not digits and "{n}" in template:
         raise ValueError(f"The name of {path} has no number for {{n}}; use {{name}} in {template}.")
     return digits
-
-
-def _check_different(outputs: list[str]) -> None:
-    places = [io.output_path(output) for output in outputs]
-    for place, output in zip(places, outputs, strict=True):
-        if places.count(place) > 1:
-            raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")

@@ -1,4 +1,4 @@
-"""``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
+"""``jztree plot``: pictures of snapshots, catalogues, merger trees and neighbours, saved or shown."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 from jztree.data import FofCatalogue
 
-from ... import io, plot
+from ... import io, plot, trees
 from ...mass_function import Cosmology, default_model, units_of, why_not_described
 from ...plot import particle_mass_of
 from .._particles.spheres import is_sphere
@@ -139,6 +139,18 @@ def _satellites(content: io.CatalogueContent, halo: int) -> tuple[np.ndarray, np
     return np.asarray(table["pos"].values)[rows], np.asarray(table["half_mass_radius"].values)[rows]
 
 
+def _tree(args: Namespace) -> Any:
+    path = args.input[0]
+    forest, times = trees.read_trees(path), trees.read_times(path)
+    last = np.flatnonzero(forest.snapshot == forest.snapshot.max(initial=0))
+    if args.halo >= len(last):
+        raise ValueError(f"--halo is {args.halo}, but the last output of {path} has {len(last)} subhaloes.")
+    row = int(last[np.argsort(-forest.mass[last], kind="stable")[args.halo]])
+    return plot.plot_merger_tree(
+        forest, row, args.output, redshifts=times.redshifts, mass_unit=times.mass_unit, title=args.title
+    )
+
+
 def _mass_function(args: Namespace) -> Any:
     contents = [catalogue_of(args, path) for path in args.input]
     header, column = contents[0].header, args.mass or _MASS
@@ -248,6 +260,7 @@ _DRAW: dict[str, Callable[[Namespace], Any]] = {
     "halos": _halos,
     "density": _density,
     "halo": _halo,
+    "tree": _tree,
     "mass-function": _mass_function,
     "sizes": _sizes,
     "distances": _distances,
