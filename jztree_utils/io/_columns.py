@@ -41,7 +41,7 @@ FIELDS = {
     "mass": Field("f", (4, 8), "float32 or float64", False, "masses"),
     "vel": Field("f", (2, 4, 8), "float32 or float64", True, "velocities"),
     "id": Field("iu", (4, 8), "integers of 32 or 64 bits", False, "identifiers"),
-    "internal_energy": Field("f", (4, 8), "float32 or float64", False, "internal energies", 0.0),
+    "internal_energy": Field("f", (2, 4, 8), "float32 or float64", False, "internal energies", 0.0),
 }
 
 

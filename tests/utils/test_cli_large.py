@@ -204,6 +204,12 @@ def test_properties_equal_the_results_in_memory_up_to_rounding(
     check_equal(tmp_path / "pieces.hdf5", tmp_path / "whole.hdf5")
 
 
+def test_time_of_subhaloes_of_gas_is_estimated(two_types: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["fof", str(two_types), "--type", "0", "--subhaloes", "--memory", "1.4MB", "--dry-run"]
+    assert cli.main(command) == 0
+    assert "surroundings of groups" in capsys.readouterr().out
+
+
 def test_copies_with_subhaloes_have_the_bytes_of_a_search_in_memory(two_types: Path, tmp_path: Path) -> None:
     for name, options in (("whole", ()), ("pieces", ("--memory", "1.4MB"))):
         copies = "--snapshot-output", str(tmp_path / f"{name}.hdf5")

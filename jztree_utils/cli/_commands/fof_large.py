@@ -146,7 +146,8 @@ def _seconds(pieces: large.Pieces, rows: int) -> float:
     """Estimate the time for all particles from that of random points in as many slabs, if these are few."""
     num = min(pieces.num, _SAMPLE)
     random, (dtype, (dims,)) = np.random.default_rng(1), pieces.columns["pos"]
-    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in pieces.columns.items()}
+    held = {name: pieces.columns[name] for name in ("vel", "mass") if name in pieces.columns}
+    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in held.items()}
     columns |= {"pos": random.random((num, dims)).astype(dtype), "id": np.arange(num)}
     sample, rlink = large.pieces_of([ParticleData(**columns)]), 0.2 * num ** (-1 / dims)
     cfg, seconds = FofConfig(catalogue=CatalogueConfig(npart_min=2)), 0.0
