@@ -34,6 +34,8 @@ class Statistics:
             rows sent to bring particles into group order. ``rounds.union_find``: rounds of joining groups across ranks,
             counted once per device. ``rounds.spanning_tree``: rounds of joining components of a spanning tree over
             ranks. ``rounds.spanning_tree_ghosts``: how often this search brought ghosts. ``rows.edges``: edges sent.
+            ``rows.densities`` and ``rows.peaks``: densities that are sorted over ranks, and neighbours and numbers of
+            peaks that are sent to their ranks.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
