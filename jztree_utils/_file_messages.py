@@ -19,6 +19,11 @@ def missing_folder(output: str | os.PathLike[str]) -> str:
     return f"The folder of the output {output} is missing; create the folder first."
 
 
+def no_regular_file(output: str | os.PathLike[str]) -> str:
+    """Return the error message for an output whose name belongs to a folder or a device."""
+    return f"The output {output} exists and is not a regular file; choose another name."
+
+
 def absent_file(path: Path) -> str:
     """Return the error message for a file that does not exist, with the most similar name in its folder."""
     names: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import h5py
 
-from .._file_messages import absent_file, missing_folder
+from .._file_messages import absent_file, missing_folder, no_regular_file
 from .._memory import bytes_in_words, host_memory
 from ._errors import OutputError, SnapshotError
 
@@ -164,7 +164,7 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
         raise OutputError(missing_folder(path), errno.ENOENT)
     mode = _mode(target, path)
     if mode is not None and not stat.S_ISREG(mode):
-        raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
+        raise OutputError(no_regular_file(path))
     if mode is not None and not os.access(target, os.W_OK):
         raise OutputError(f"The output {path} exists and is write-protected; choose another name.", errno.EACCES)
     if any(target == output_path(path) for path in apart_from):

@@ -54,6 +54,8 @@ def densest_particle(
     """
     points = Points(grouped, boxsize)
     reported, weight = column_of(density, "density", (None,)), weights_of(grouped, len(points))
+    if int(cata.ngroups) and not 2 < k <= len(points):
+        raise ValueError(f"k is {k}; it must be from 3 to the number of particles, {len(points)}.")
     unit = math.pi ** (points.dims / 2) / math.gamma(points.dims / 2 + 1)
 
     def densities(members: np.ndarray, particles: np.ndarray) -> np.ndarray:

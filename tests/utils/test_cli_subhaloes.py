@@ -131,6 +131,14 @@ def test_hot_gas_is_not_bound_and_energies_of_swift_are_comoving(
     assert "type 0 has none; its particles count as collisionless" in capsys.readouterr().out
 
 
+def test_particles_of_a_copy_have_the_number_of_their_subhalo(gas: Path, one_device: None) -> None:
+    numbered = gas.with_name("numbered.hdf5")
+    assert bound_particles(gas, "--layout", "soap", "--group-ids-output", str(numbered)).tolist() == [200]
+    with h5py.File(numbered) as file:
+        np.testing.assert_array_equal(file["PartType0/GroupNr_bound"], np.where(np.arange(300) < 200, 0, -1))
+        assert set(file["PartType0/FOFGroupIDs"][()]) == {1}
+
+
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_negative_energies_raise(gas: Path, use_devices: Any, capsys: pytest.CaptureFixture[str], ndev: int) -> None:
     use_devices(ndev)

@@ -265,7 +265,16 @@ def test_no_particles_or_one_pass(n: int) -> None:
     verify.group_labels(few, jz.group_labels(few, 1.0), 1.0).raise_if_wrong()
     verify.counts_within(few, 1.0, jz.count_within(few, 1.0)).raise_if_wrong()
     verify.spanning_tree(few, jz.spanning_tree(few)).raise_if_wrong()
-    verify.catalogue(*jz.friends_of_friends(few, 1.0, npart_min=1)).raise_if_wrong()
+    grouped, cata = jz.friends_of_friends(few, 1.0, npart_min=1)
+    verify.catalogue(grouped, cata).raise_if_wrong()
+    verify.lowest_potential_particle(grouped, cata, cata.com_pos).raise_if_wrong()
+    verify.principal_axes(cata, jz.halos.principal_axes(cata)).raise_if_wrong()
+    radius = np.zeros(n, np.float32)
+    inside = jz.sphere_properties(few, radius, queries=few)
+    verify.sphere_properties(few, radius, inside, queries=few).raise_if_wrong()
+    sphere = jz.spherical_overdensity(few, 1.0, queries=few)
+    peak = {"vmax": sphere.vmax, "rmax": sphere.rmax}
+    verify.spheres(few, 1.0, sphere.radius, sphere.mass, queries=few, **peak).raise_if_wrong()
 
 
 def test_columns_of_a_light_cone_pass_and_are_named_without_their_properties() -> None:

@@ -4,7 +4,7 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from ..._file_messages import absent_file, missing_folder
+from ..._file_messages import absent_file, missing_folder, no_regular_file
 from .argument_checks import check_arguments
 from .output_names import OUTPUTS
 
@@ -30,10 +30,13 @@ def check_inputs(args: Namespace) -> None:
     for option in ("snapshot", "input", "catalogue"):
         value = getattr(args, option, None)
         for name in value if isinstance(value, list) else [value]:
-            if name not in (None, SAMPLE) and not os.path.lexists(name):
+            is_sample = name == SAMPLE and args.command != "tree"  # trees need several outputs
+            if name is not None and not is_sample and not os.path.lexists(name):
                 raise ValueError(absent_file(Path(name)))
     check_arguments(args)
     for output in filter(None, (getattr(args, option, None) for option in OUTPUTS)):
         folder = os.path.dirname(os.path.realpath(output))
         if "{" not in folder and not os.path.lexists(folder):
             raise ValueError(missing_folder(output))
+        if os.path.exists(output) and not os.path.isfile(output):
+            raise ValueError(no_regular_file(output))
