@@ -112,15 +112,17 @@ def _sphere(
     """
     unit = math.pi ** (points.dims / 2) / math.gamma(points.dims / 2 + 1)  # the volume of a ball of radius 1
     density, threshold = (unit * value for value in densities)
-    if len(away) < npart_min:
+    widest = np.where(points.box > 0, points.box / 2, np.inf).min()
+    inside = int(np.searchsorted(away, widest, side="right"))
+    if inside < npart_min:
         return _Sphere(0.0, 0.0, 0)
     start = int(np.searchsorted(away, away[npart_min - 1], side="right")) - 1
     if mass[start] <= threshold * away[start] ** points.dims:
         return _Sphere(0.0, 0.0, 0)
-    ends = mass[start:] <= threshold * np.append(away[start + 1 :], np.inf) ** points.dims
+    ends = mass[start:inside] <= threshold * np.append(away[start + 1 : inside], widest) ** points.dims
+    if not ends.any():
+        return _Sphere(math.nan, math.nan, inside)
     end = start + int(np.argmax(ends))
-    if (points.box > 0).any() and away[end] > (widest := points.box[points.box > 0].min() / 2):
-        return _Sphere(math.nan, math.nan, int(np.searchsorted(away, widest, side="right")))
     return _Sphere(float((mass[end] / density) ** (1 / points.dims)), float(mass[end]), end + 1)
 
 

@@ -322,3 +322,11 @@ def test_spheres_that_do_not_fit_the_box_pass() -> None:
     verify.sphere_properties(part, sphere.radius, inside, **options).raise_if_wrong()
     radius = np.where(np.isnan(sphere.radius), 0, sphere.radius)
     assert "but its radius is 0.0" in str(verify.sphere_properties(part, radius, inside, **options))
+
+
+def test_spheres_that_contain_the_whole_box_are_nan() -> None:
+    x, centres = np.random.default_rng(0).random((400, 1), np.float32), np.zeros((1, 1), np.float32)
+    sphere = jz.spherical_overdensity(x, 20.0, queries=centres, boxsize=1.0)
+    assert np.isnan(sphere.radius).all()
+    verify.spheres(x, 20.0, sphere.radius, sphere.mass, queries=centres, boxsize=1.0).raise_if_wrong()
+    assert not verify.spheres(x, 20.0, [0.5], [400.0], queries=centres, boxsize=1.0).passed
