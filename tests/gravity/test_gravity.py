@@ -35,9 +35,10 @@ def test_groups_in_a_periodic_box() -> None:
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         expected = direct_sums(pos[rows], np.ones(len(rows)), np.arange(len(rows)), 1e-3, True, 1.0)[0]
-        assert np.quantile(np.abs(potential[rows] - expected), 0.999) <= 1e-3 * np.abs(expected).min()
+        assert np.quantile(np.abs(potential[rows] - expected) - 1e-3 * np.abs(expected), 0.999) <= 0
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("n", [200, 3000])
 @pytest.mark.parametrize("box", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.7)])
 @pytest.mark.parametrize("softening", [0.0, 0.05])

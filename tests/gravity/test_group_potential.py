@@ -97,7 +97,9 @@ def relative_errors(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [uniform, steep, clumps, two_haloes])
-@pytest.mark.parametrize("error", [1e-2, 1e-3, 1e-4, 1e-6])
+@pytest.mark.parametrize(
+    "error", [1e-2, 1e-4, *(pytest.param(error, marks=pytest.mark.emulated) for error in (1e-6, 1e-3))]
+)
 def test_large_group_has_the_requested_error(make: Callable[[int], np.ndarray], error: float) -> None:
     pos = make(6000).astype(np.float32)
     mass = np.random.default_rng(7).random(6000).astype(np.float32)
@@ -109,10 +111,11 @@ def test_large_group_has_the_requested_error(make: Callable[[int], np.ndarray], 
     assert relative_errors(acceleration[rows], expected[1]) < error
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dims", [1, 2, 3, 4])
 @pytest.mark.parametrize("spline", [False, True])
 @pytest.mark.parametrize("softening", [0.0, 0.01, 0.5, 10.0])
-@pytest.mark.parametrize("n", [pytest.param(200, marks=pytest.mark.emulated), 2000])
+@pytest.mark.parametrize("n", [200, 2000])
 def test_softening(dims: int, spline: bool, softening: float, n: int) -> None:
     pos, mass = ball(n, dims, 0.7, 1).astype(np.float32), np.ones(n, np.float32)
     expected = direct_sums(pos, mass, np.arange(n), softening, spline)
@@ -125,6 +128,7 @@ def test_softening(dims: int, spline: bool, softening: float, n: int) -> None:
         np.testing.assert_allclose(result[0], expected[0], rtol=2e-7)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("scale", [1e-6, 1e-12])
 def test_dense_cluster_in_a_wide_group_has_the_requested_error(scale: float, x64: None) -> None:
     pos = np.concatenate([ball(1000, 2, 2, 1) * scale, ball(1000, 2, 2, 2)])
@@ -137,9 +141,11 @@ def test_dense_cluster_in_a_wide_group_has_the_requested_error(scale: float, x64
     assert relative_errors(potential[rows], expected[0]) < 1e-3
 
 
+@pytest.mark.emulated
+@pytest.mark.watched
 def test_groups_are_independent_of_other_groups() -> None:
     """Rows in no group are 0, and a group has the same bits alone."""
-    counts = [1, 700, 2, 40, 3000]
+    counts = [1, 513, 2, 511, 3000]
     pos = np.concatenate([i + ball(n, 3, 1, i) for i, n in enumerate(counts)] + [uniform(7)]).astype(np.float32)
     mass = np.random.default_rng(1).random(len(pos)).astype(np.float32)
     potential, acceleration = sums_of_groups(pos, mass, counts, 1e-3, acceleration=True)
@@ -152,6 +158,7 @@ def test_groups_are_independent_of_other_groups() -> None:
         np.testing.assert_array_equal(acceleration[rows], alone[1])
 
 
+@pytest.mark.emulated
 def test_group_across_the_faces_of_the_box() -> None:
     pos = (0.1 * ball(3000, 3, 1, 1) % 1).astype(np.float32)
     mass = np.ones(3000, np.float32)
@@ -161,6 +168,7 @@ def test_group_across_the_faces_of_the_box() -> None:
         assert relative_errors(values, exact_values) < 1e-3
 
 
+@pytest.mark.emulated
 def test_negative_masses() -> None:
     """The errors are relative to sums of absolute masses."""
     pos, mass = steep(4000).astype(np.float32), np.random.default_rng(1).standard_normal(4000).astype(np.float32)
@@ -174,6 +182,7 @@ def test_negative_masses() -> None:
     )
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("unit", [1e-25, 1.0, 1e25])
 def test_units_of_length(unit: float, x64: None) -> None:
     pos, mass = unit * clumps(2000), np.ones(2000)
@@ -183,6 +192,7 @@ def test_units_of_length(unit: float, x64: None) -> None:
     assert relative_errors(result[1], expected[1]) < 1e-3
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("separation", [1e-3, 1e-9, 1e-14, 0.0])
 def test_tight_binaries(separation: float, x64: None) -> None:
     pos = np.repeat(ball(1500, 3, 1, 1) * 1e-2, 2, axis=0)
@@ -195,6 +205,7 @@ def test_tight_binaries(separation: float, x64: None) -> None:
     assert relative_errors(result[1], expected[1]) < 1e-3
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("width", [1e-6, 1e-7, 1e-10, 1e-13])
 def test_tight_clumps_without_softening(width: float, x64: None) -> None:
     """Powers of distances in a clump are outside the range of float32."""
@@ -208,6 +219,7 @@ def test_tight_clumps_without_softening(width: float, x64: None) -> None:
     assert relative_errors(result[1], expected[1]) < 1e-3
 
 
+@pytest.mark.emulated
 def test_many_particles_at_few_points() -> None:
     """Pairs at distance 0 must not count in estimates of the potential."""
     random = np.random.default_rng(9)

@@ -37,7 +37,7 @@ def particles(rlink: float | None) -> tuple[np.ndarray, np.ndarray, Any]:
 
 
 @pytest.mark.parametrize("split", [even, all_on_last, uneven])
-@pytest.mark.parametrize("rlink", [None, 0.02, 1e-3, 10.0])
+@pytest.mark.parametrize("rlink", [pytest.param(None, marks=pytest.mark.emulated), 0.02, 1e-3, 10.0])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_bits_equal_one_device(ndev: int, rlink: float | None, split: Any) -> None:
     pos, mass, labels = particles(rlink)

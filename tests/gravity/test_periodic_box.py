@@ -110,7 +110,12 @@ def test_few_particles(box: Any, how: Any, x64: None) -> None:
 @pytest.mark.parametrize("box", [(1.0, 1.7, 0.7), 1.0])
 @pytest.mark.parametrize("make", [steep, clumps, uniform])
 @pytest.mark.parametrize(
-    "error", [*(pytest.param(error, marks=pytest.mark.slow) for error in (1e-2, 1e-4)), 1e-6, 1e-3]
+    "error",
+    [
+        *(pytest.param(error, marks=pytest.mark.slow) for error in (1e-2, 1e-4)),
+        1e-6,
+        pytest.param(1e-3, marks=pytest.mark.emulated),
+    ],
 )
 def test_large_box_has_the_requested_error(error: float, make: Any, box: Any, how: Any) -> None:
     pos = ((0.3 * make(N) + 0.8 if make is steep else make(N)) % 1 * box).astype(np.float32)

@@ -127,7 +127,6 @@ struct BitOrder {
     return equal;
   }
 
- private:
   // Bits that sort like the numbers.
   JZTREE_BOTH static uint64_t rising_bits(double x) {
     constexpr uint64_t sign = uint64_t{1} << 63;

@@ -29,6 +29,16 @@ struct Attraction {
 
 JZTREE_BOTH inline double square_root(double x) { return std::sqrt(x); }
 
+// 1 / sqrt(x) of a normal positive number.
+JZTREE_BOTH inline double inverse_of_root(double x) { return 1 / std::sqrt(x); }
+JZTREE_BOTH inline float inverse_of_root(float x) {
+#ifdef __CUDA_ARCH__
+  return rsqrtf(x);
+#else
+  return 1 / std::sqrt(x);
+#endif
+}
+
 // The spline at distances below its reach.
 template <typename V>
 JZTREE_BOTH inline Attraction<V> spline(const V& r2, double reach) {

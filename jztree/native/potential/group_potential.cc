@@ -15,12 +15,9 @@
 namespace jztree {
 namespace {
 
-constexpr int64_t summed_directly = 512,
-                  images_summed_directly = 64;  // the largest groups that are faster without a tree
+constexpr int64_t images_summed_directly = 64;
 constexpr int64_t shared_by_threads = 1 << 16;
 constexpr int64_t groups_of_a_task = 4, runs_of_a_task = 4;
-// The relative error of the potentials in a first walk, which estimates the accelerations.
-constexpr double first_error = 0.004;
 
 template <int D, typename T>
 class GroupSums {
@@ -68,17 +65,12 @@ class GroupSums {
                                                : ImageField();
     const int64_t first = in_.share.begin(tree.runs()), last = in_.share.end(tree.runs());
     loop(parallel, last - first, runs_of_a_task, [&](int64_t from, int64_t to) {
-      if (error_ >= least_narrow()) {
+      if (error_ >= least_narrow(has_images_, in_.acceleration.data != nullptr)) {
         sum_runs<float>(g, tree, images, first + from, first + to);
       } else {
         sum_runs<double>(g, tree, images, first + from, first + to);
       }
     });
-  }
-
-  double least_narrow() const {
-    if (!has_images_) return least_narrow_error;
-    return in_.acceleration.data ? least_narrow_image_acceleration : least_narrow_image_error;
   }
 
   ImageField image_field(const GroupTree<D>& tree, const Parallel& parallel) const {

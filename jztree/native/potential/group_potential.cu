@@ -1,19 +1,19 @@
-// One thread per particle sums over its group directly, in float64, and in a periodic box over all images of each
-// particle. Not tuned on a GPU yet.
+// For each particle of a small group, a thread sums over the group directly, in float64, and in a small periodic box
+// over all images of each particle. Large groups and boxes have trees. Not tuned on a GPU yet.
 
 #include <cstdint>
 
 #include "ewald.h"
-#include "group_places.cuh"
+#include "group_trees.cuh"
+#include "tree_walk.cuh"
 
 namespace jztree {
 namespace {
 
 template <int D, typename T>
 struct GroupSums {
-  GroupPlaces<D, T> places;
-  Lengths softening;
-  bool spline, images;
+  GroupTrees<D> trees;
+  bool spline;
   T *potential, *acceleration;
 };
 
@@ -23,14 +23,14 @@ struct ParticleSums {
   double place[D], potential, acceleration[D];
 
   __device__ void add(const double* source, double weight, bool is_self, const Softening& softening,
-                      const EwaldSum* ewald) {
+                      const double* period, const EwaldSum* ewald) {
     if (is_self && !ewald) return;
     double away[D], r2 = softening.length2;
     for (int d = 0; d < D; ++d) {
-      away[d] = source[d] - place[d];
-      if (ewald) away[d] -= ewald->period[d % 3] * std::nearbyint(away[d] / ewald->period[d % 3]);
-      r2 += away[d] * away[d];
+      away[d] = GroupRows<D>::nearest(source[d] - place[d], period[d]);
+      if (ewald && 2 * std::fabs(away[d]) >= period[d]) r2 = 0;  // no image is the nearest one
     }
+    for (int d = 0; d < D; ++d) r2 += away[d] * away[d];
     if (ewald) ewald->add(away, weight, potential, acceleration);
     if (is_self) return;
     const Attraction<double> pair = softened(r2, softening.reach);
@@ -40,32 +40,39 @@ struct ParticleSums {
 };
 
 template <int D, typename T>
-__global__ void sum_groups(const __grid_constant__ GroupSums<D, T> in) {
+__global__ void sum_groups(const __grid_constant__ GroupSums<D, T> sums_of) {
   int64_t row = thread_index();
-  if (row >= in.places.rows) return;
-  int64_t g = in.places.group[row];
+  const GroupRows<D>& in = sums_of.trees.in;
+  if (row >= in.rows) return;
+  int64_t g = sums_of.trees.tree_of(row) < 0 ? in.group_in_share(row) : -1;  // rows of trees are 0 until the walk
   ParticleSums<D> sums{};
-  for (int d = 0; d < D && g >= 0; ++d) sums.place[d] = in.places.place[row * D + d];
-  const Softening softening(in.softening[0], in.spline);
-  double period[3] = {1, 1, 1};
-  bool has_images = in.images && D == 3;
-  for (int d = 0; d < D && has_images; ++d) {
-    period[d % 3] = in.places.box[d];
-    has_images = period[d % 3] > 0;
-  }
-  const EwaldSum ewald(period);
-  for (int64_t other = g < 0 ? 0 : in.places.begin(g), end = g < 0 ? 0 : in.places.end(g); other < end; ++other)
-    sums.add(in.places.place + other * D, in.places.weight[other], other == row, softening,
-             has_images ? &ewald : nullptr);
-  in.potential[row] = static_cast<T>(-sums.potential);
-  for (int d = 0; d < D && in.acceleration; ++d) in.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d]);
+  for (int d = 0; d < D && g >= 0; ++d) sums.place[d] = in.place[row * D + d];
+  const Softening softening(sums_of.trees.softening[0], sums_of.spline);
+  const bool has_images = sums_of.trees.sums_over_images();
+  double period[D], sides[3] = {1, 1, 1};
+  in.box.read(period);
+  for (int d = 0; d < D && has_images; ++d) sides[d % 3] = period[d];
+  const EwaldSum ewald(sides);
+  for (int64_t other = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); other < end; ++other)
+    sums.add(in.place + other * D, in.weight[other], other == row, softening, period, has_images ? &ewald : nullptr);
+  sums_of.potential[row] = static_cast<T>(-sums.potential);
+  for (int d = 0; d < D && sums_of.acceleration; ++d)
+    sums_of.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d]);
 }
 
 template <int D, typename T>
 void group_potential(Queue& queue, const GroupPotential<D, T>& in) {
-  GroupSums<D, T> sums{
-      group_places(queue, in.grouped, in.share), in.softening, in.spline, in.images, in.potential, in.acceleration};
-  queue.launch_over(in.grouped.rows(), sum_groups<D, T>, sums);
+  const int64_t rows = in.grouped.rows();
+  const GroupPlaces<D, T> places = group_places(queue, in.grouped, in.share);
+  const GroupTrees<D> trees = group_trees(queue, places, in.softening, in.images);
+  queue.launch_over(rows, sum_groups<D, T>, GroupSums<D, T>{trees, in.spline, in.potential, in.acceleration});
+  if (rows <= summed_directly) return;
+  const FieldResults results{in.potential.data, in.acceleration.data, sizeof(T) == sizeof(double)};
+  if (in.acceleration.data) {
+    walk_trees_of_groups<D, true>(queue, trees, in.error, in.spline, results);
+  } else {
+    walk_trees_of_groups<D, false>(queue, trees, in.error, in.spline, results);
+  }
 }
 
 }  // namespace

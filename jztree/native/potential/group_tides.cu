@@ -21,19 +21,20 @@ template <int D, typename T>
 __global__ void sum_tides(const __grid_constant__ TideSums<D, T> in) {
   int64_t row = thread_index();
   if (row >= in.places.rows) return;
-  int64_t g = in.places.group[row];
-  double own[D], own_move[D], change[D] = {}, own_weight = g < 0 ? 0 : in.places.weight[row];
+  int64_t g = in.places.group_in_share(row);
+  double period[D], own[D], own_move[D], change[D] = {}, own_weight = g < 0 ? 0 : in.places.weight[row];
   for (int d = 0; d < D && g >= 0; ++d) {
     own[d] = in.places.place[row * D + d];
     own_move[d] = static_cast<double>(in.moves[row * D + d]);
   }
+  in.places.box.read(period);
   const Softening softening(in.softening[0], in.spline);
   for (int64_t other = g < 0 ? 0 : in.places.begin(g), end = g < 0 ? 0 : in.places.end(g); other < end; ++other) {
     if (other == row) continue;
     const double weight = in.places.weight[other], factor = in.transposed ? own_weight : weight;
     double away[D], move[D], r2 = softening.length2, along = 0;
     for (int d = 0; d < D; ++d) {
-      away[d] = in.places.place[other * D + d] - own[d];
+      away[d] = in.places.nearest(in.places.place[other * D + d] - own[d], period[d]);
       move[d] = static_cast<double>(in.moves[other * D + d]) * factor - own_move[d] * weight;
       r2 += away[d] * away[d];
       along += away[d] * move[d];

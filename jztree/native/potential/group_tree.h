@@ -12,39 +12,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "common/cpu/memory.h"
 #include "common/cpu/parallel.h"
 #include "common/morton.h"
-#include "groups/moments.h"
+#include "gravity_node.h"
 #include "zorder/cache_sort.h"
 
 namespace jztree {
 
-constexpr int64_t leaf_window = 12, fan_window = 4;
 constexpr int64_t run_capacity = 176;  // the particles of a node of the plane above the leaves are fewer
 constexpr int64_t rows_of_a_thread = 1 << 15;
 static_assert((2 * leaf_window - 1) * (2 * fan_window - 1) <= run_capacity);
-
-template <int D>
-struct alignas(64) GravityNode {
-  int32_t begin, end;       // rows
-  int32_t child, children;  // the first node of the plane below; no children: a leaf
-  double centre[D];         // weighted by absolute masses
-  double reach;             // no particle is farther from the centre
-  double spread;            // reach times the sum of |m| y^2, with y from the centre
-  double size;              // the sum of |m|
-};
-
-// The moments about the centre.
-template <int D>
-struct NodeMoments {
-  double mass, lever[D], inertia[Pairs<D>::with_self];
-  double square;  // sum of |m| y^2
-  double lower[D], upper[D];
-};
 
 // Nearby particles that share a walk.
 struct Run {
@@ -195,9 +175,11 @@ class GroupTree {
       starts = std::move(next);
     }
     moments.resize(nodes.size());
+    const GravityNodes<D> all{place.data(), weight.data(), nodes.data(), moments.data()};
     for (size_t plane = 0; plane + 1 < planes.size(); ++plane)
       loop(parallel, planes[plane + 1] - planes[plane], 1024, [&](int64_t from, int64_t to) {
-        for (int64_t i = from; i < to; ++i) take_moments(planes[plane] + i);
+        for (int64_t i = planes[plane] + from; i < planes[plane] + to; ++i)
+          all.take_moments(nodes[at(i)], moments[at(i)]);
       });
   }
 
@@ -215,54 +197,6 @@ class GroupTree {
       nodes.push_back(node);
     }
     planes.push_back(static_cast<int64_t>(nodes.size()));
-  }
-
-  // Call visit(place, |m|, moments of a child or null, m) for the particles of a leaf or the children of a node.
-  template <typename Visit>
-  void each_part(const GravityNode<D>& node, const Visit& visit) const {
-    for (int64_t row = node.begin; row < node.end && node.children == 0; ++row)
-      visit(&place[at(row * D)], std::fabs(weight[at(row)]), nullptr, weight[at(row)]);
-    for (int64_t i = node.child; i < node.child + node.children; ++i)
-      visit(nodes[at(i)].centre, nodes[at(i)].size, &moments[at(i)], moments[at(i)].mass);
-  }
-
-  void take_moments(int64_t number) {
-    GravityNode<D>& node = nodes[at(number)];
-    NodeMoments<D>& sums = moments[at(number)];
-    sums = {};
-    std::fill_n(sums.lower, D, std::numeric_limits<double>::infinity());
-    std::fill_n(sums.upper, D, -std::numeric_limits<double>::infinity());
-    each_part(node, [&](const double* part, double size, const NodeMoments<D>* inner, double mass) {
-      sums.mass += mass;
-      node.size += size;
-      for (int d = 0; d < D; ++d) {
-        node.centre[d] += size * part[d];
-        sums.lower[d] = std::min(sums.lower[d], inner ? inner->lower[d] : part[d]);
-        sums.upper[d] = std::max(sums.upper[d], inner ? inner->upper[d] : part[d]);
-      }
-    });
-    double reach2 = 0;
-    for (int d = 0; d < D; ++d) {
-      const double middle = node.size > 0 ? node.centre[d] / node.size : sums.lower[d];
-      node.centre[d] = std::min(std::max(middle, sums.lower[d]), sums.upper[d]);
-      const double arm = std::max(sums.upper[d] - node.centre[d], node.centre[d] - sums.lower[d]);
-      reach2 += arm * arm;
-    }
-    each_part(node, [&](const double* part, double size, const NodeMoments<D>* inner, double mass) {
-      double away[D], distance2 = 0;
-      for (int d = 0; d < D; ++d) {
-        away[d] = part[d] - node.centre[d];
-        distance2 += away[d] * away[d];
-        sums.lever[d] += mass * away[d] + (inner ? inner->lever[d] : 0);
-      }
-      sums.square += size * distance2 + (inner ? inner->square : 0);
-      Pairs<D>::visit_with_self([&](int pair, int i, int j) {
-        sums.inertia[pair] += mass * away[i] * away[j];
-        if (inner) sums.inertia[pair] += inner->inertia[pair] + inner->lever[i] * away[j] + inner->lever[j] * away[i];
-      });
-    });
-    node.reach = std::sqrt(reach2);
-    node.spread = node.reach * sums.square;
   }
 
   double lower_[D], upper_[D];  // of the places

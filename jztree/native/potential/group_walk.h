@@ -29,24 +29,16 @@
 #include <limits>
 #include <numeric>
 
+#include "far_nodes.h"
 #include "gravity_lanes.h"
 #include "group_tree.h"
 #include "image_field.h"
 
 namespace jztree {
 
-constexpr double loose_acceleration = 0.35, loose_expansion = 2, image_tightness = 1.3;
-inline double node_tolerance(double error) { return error < 1e-3 ? 0.6 * error : std::min(4.5 * error, 6e-3); }
-// With a smaller error, all distances are in float64. The terms of the images almost cancel, above all in
-// accelerations.
-constexpr double least_narrow_error = 1e-5, least_narrow_image_error = 1e-3, least_narrow_image_acceleration = 1e-2;
+constexpr double loose_expansion = 2;
 // At smaller distances, in extents of the group, 15 / r^7, a factor of expansions, exceeds float32.
 constexpr double least_expanded = 5e-6;
-
-// How exact the sums must be: the fractions of `scale()`, and of the smallest acceleration of the run.
-struct Accuracy {
-  double potential, acceleration;
-};
 
 template <int D, typename Real>
 class RunSums {
@@ -58,11 +50,7 @@ class RunSums {
         images_(images),
         softening_(softening),
         narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0),
-        softens_nearest_(!images.is_open() && softening.length2 > 0) {
-    for (int d = 0; d < D; ++d) {
-      half_[d] = images.period(d) > 0 ? images.period(d) / 2 : std::numeric_limits<double>::infinity();
-    }
-  }
+        nearest_(images.period(), images.only_nearest(), !images.is_open(), softening) {}
 
   // Sum over all particles of the group for the particles of a run.
   template <bool Accelerate>
@@ -101,12 +89,9 @@ class RunSums {
   double potential[run_capacity], acceleration[D][run_capacity];  // sums of m / r, and of m (x' - x) / r^3
 
  private:
-  static constexpr int64_t rows_room = 512, nodes_room = 128, row_numbers = D + 2;
-  static constexpr int pairs = Pairs<D>::with_self, node_numbers = 2 * D + 3 + pairs;
+  static constexpr int64_t rows_room = 512, nodes_room = 128;
+  static constexpr int pairs = Pairs<D>::with_self;
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
-
-  // Which particles of a source are the nearest image for particles of the run.
-  enum class Nearest { all, some, none };
 
   // Call work with each near image in place, and leave no image in place.
   template <typename Work>
@@ -118,25 +103,6 @@ class RunSums {
     }
     std::fill_n(shift_, D, 0.);
     shifted_ = false;
-  }
-
-  Nearest nearest(const double* centre, double reach) const {
-    bool all = true;
-    for (int d = 0; d < D && (softens_nearest_ || images_.only_nearest()); ++d) {
-      const double distance = std::fabs(centre[d] - middle_[d]);
-      const double extent = ((upper_[d] - lower_[d]) / 2 + reach) * (1 + 1e-12);
-      if (distance - extent >= half_[d]) return Nearest::none;
-      all = all && distance + extent < half_[d];
-    }
-    return all ? Nearest::all : Nearest::some;
-  }
-
-  // If only some particles of a node are softened, its centre decides, so exactly one of its images counts as softened.
-  bool is_softened(Nearest image, const double* centre) const {
-    bool inside = image != Nearest::none;
-    for (int d = 0; d < D && image == Nearest::some; ++d)
-      inside = inside && std::fabs(centre[d] - middle_[d]) < half_[d];
-    return inside;
   }
 
   template <bool Accelerate>
@@ -152,32 +118,26 @@ class RunSums {
     }
   }
 
-  // least_square: no square of a distance in float32 is smaller, so that its powers are normal numbers.
   void take_targets(double least_square) {
     const int64_t room = (count() + lanes - 1) / lanes * lanes;
     for (int d = 0; d < D; ++d) {
-      lower_[d] = upper_[d] = tree_.place[at(begin_ * D + d)];
+      box_.lower[d] = box_.upper[d] = tree_.place[at(begin_ * D + d)];
       for (int64_t row = begin_; row < end_; ++row) {
-        lower_[d] = std::min(lower_[d], tree_.place[at(row * D + d)]);
-        upper_[d] = std::max(upper_[d], tree_.place[at(row * D + d)]);
+        box_.lower[d] = std::min(box_.lower[d], tree_.place[at(row * D + d)]);
+        box_.upper[d] = std::max(box_.upper[d], tree_.place[at(row * D + d)]);
       }
-      middle_[d] = lower_[d] + (upper_[d] - lower_[d]) / 2;
     }
-    double size2 = 0;
+    box_.measure(narrow_gap_, least_square, softening_);
     for (int d = 0; d < D; ++d) {
-      size2 += (upper_[d] - lower_[d]) * (upper_[d] - lower_[d]);
       for (int64_t i = 0; i < room; ++i) {
         wide_place_[d][i] = tree_.place[at(std::min(begin_ + i, end_ - 1) * D + d)];
-        place_[d][i] = static_cast<Real>(wide_place_[d][i] - middle_[d]);
+        place_[d][i] = static_cast<Real>(wide_place_[d][i] - box_.middle[d]);
       }
       std::fill_n(acceleration[d], room, 0);
       std::fill_n(narrow_[d], room, Real{0});
     }
     std::fill_n(potential, room, 0);
     std::fill_n(narrow_[D], room, Real{0});
-    reach2_ = size2 / 4, reach_ = std::sqrt(reach2_);
-    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, least_square) : 0;
-    near2_ = std::max(near2_, softening_.reach * softening_.reach);
   }
 
   // An estimate of the smallest sum of |m| / r in the run, from its siblings and the siblings of its ancestors.
@@ -191,32 +151,21 @@ class RunSums {
         if (child.begin <= begin_ && end_ <= child.end) {
           inner = &child;
         } else {
-          sum += term(child);
+          sum += box_.term(child, softening_);
         }
       }
       node = inner;
     }
-    return sum + term(*node);
-  }
-  // Without softening, particles at the places of all particles of the run do not count.
-  double term(const GravityNode<D>& node) const {
-    const double width = farthest(node);
-    return width > 0 ? node.size / width : 0;
-  }
-  double farthest(const GravityNode<D>& node) const {
-    double distance2 = 0;
-    for (int d = 0; d < D; ++d) distance2 += (node.centre[d] - middle_[d]) * (node.centre[d] - middle_[d]);
-    const double distance = std::sqrt(distance2) + reach_;
-    return std::sqrt(distance * distance + softening_.length2);
+    return sum + box_.term(*node, softening_);
   }
 
   // The errors that may be made for a run: by one node, and by all expansions, whose errors have the same sign.
   struct Limits {
-    double potential = 0, acceleration = 0;
-    double expanded_potential = 0, expanded_acceleration = 0;
+    NodeLimits node;
+    double expanded_potential, expanded_acceleration;
+    bool expands;
     double used_potential = 0, used_acceleration = 0;  // by expansions
     double used_softening = 0;                         // by nodes that are partly softened
-    bool expands = false;
   };
 
   template <bool Accelerate>
@@ -224,14 +173,8 @@ class RunSums {
     // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.
     const bool expands = !tree_.has_negative && (!Accelerate || (D >= 3 && std::isfinite(accuracy.acceleration)));
-    const double tight = images_.is_open() ? 1 : image_tightness / std::sqrt(images_.shifts().size());
-    const double force = loose_acceleration * (accuracy.potential < 1e-3 ? tight : 1);
-    Limits limits{};
-    limits.potential = tight * node_tolerance(accuracy.potential) * scale;
-    limits.acceleration = force * accuracy.acceleration;
-    limits.expanded_potential = accuracy.potential * scale;
-    limits.expanded_acceleration = accuracy.acceleration;
-    limits.expands = expands;
+    Limits limits{NodeLimits(accuracy, scale, static_cast<int64_t>(images_.is_open() ? 1 : images_.shifts().size())),
+                  accuracy.potential * scale, accuracy.acceleration, expands};
     each_image([&] { walk_image<Accelerate>(limits); });
   }
 
@@ -242,23 +185,17 @@ class RunSums {
     while (depth > 0) {
       const int32_t number = stack[--depth];
       const GravityNode<D>& node = tree_.nodes[at(number)];
-      double centre[D], gap2 = 0;
-      for (int d = 0; d < D; ++d) {
-        centre[d] = node.centre[d] + shift_[d];
-        const double gap = std::max({lower_[d] - centre[d], centre[d] - upper_[d], 0.});
-        gap2 += gap * gap;
-      }
+      double centre[D];
+      for (int d = 0; d < D; ++d) centre[d] = node.centre[d] + shift_[d];
+      const double gap2 = box_.gap2(centre, centre);
       const bool separate = shifted_ || node.end <= begin_ || end_ <= node.begin;
-      const Nearest image = nearest(centre, node.reach);
-      if (images_.only_nearest() && image == Nearest::none) continue;
-      const double length2 = is_softened(image, centre) ? softening_.length2 : 0;
-      const double rho = std::sqrt(gap2 + length2), rho3 = rho * rho * rho, margin = rho - node.reach;
-      bool far = separate && margin > 0 && node.spread <= limits.potential * rho3 * margin && gap2 > near2_;
-      if (far && Accelerate) far = 4 * node.spread <= limits.acceleration * rho3 * margin * margin;
-      if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      if (far && image == Nearest::some)
-        far = !images_.only_nearest() && softening_hardly_matters<Accelerate>(node, limits);
-      if (far && rho > reach_ && may_expand<Accelerate>(node, rho, limits)) {
+      const Nearest image = nearest_.of(box_, centre, node.reach);
+      if (nearest_.only && image == Nearest::none) continue;
+      const double length2 = nearest_.length2_of(box_, image, centre);
+      const double rho = std::sqrt(gap2 + length2);
+      bool far = separate && box_.template is_far<Accelerate>(node, gap2, rho, limits.node, softening_);
+      if (far && image == Nearest::some) far = !nearest_.only && softening_hardly_matters<Accelerate>(node, limits);
+      if (far && rho > box_.reach && may_expand<Accelerate>(node, rho, limits)) {
         prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
         expanded_[expanded_count_++] = {number, static_cast<int32_t>(image_), length2};
         if (expanded_count_ == nodes_room) flush_expanded();
@@ -278,11 +215,11 @@ class RunSums {
   template <bool Accelerate>
   bool may_expand(const GravityNode<D>& node, double rho, Limits& limits) const {
     if (!limits.expands || (narrow_gap_ > 0 && rho <= least_expanded)) return false;
-    const double share = node.size * reach2_ / (rho * rho * rho * (rho - reach_));
-    const double error = share * reach_, force_error = 3 * share;
-    if (error > loose_expansion * limits.potential || limits.used_potential + error > limits.expanded_potential)
+    const double share = node.size * box_.reach2 / (rho * rho * rho * (rho - box_.reach));
+    const double error = share * box_.reach, force_error = 3 * share;
+    if (error > loose_expansion * limits.node.potential || limits.used_potential + error > limits.expanded_potential)
       return false;
-    if (Accelerate && (force_error > loose_expansion * limits.acceleration ||
+    if (Accelerate && (force_error > loose_expansion * limits.node.acceleration ||
                        limits.used_acceleration + force_error > limits.expanded_acceleration))
       return false;
     limits.used_potential += error;
@@ -293,11 +230,9 @@ class RunSums {
   // Use up a part of the limits if a partly softened node may count as one source.
   template <bool Accelerate>
   bool softening_hardly_matters(const GravityNode<D>& node, Limits& limits) const {
-    const double half = *std::min_element(half_, half_ + D);
-    const double error = node.size * softening_.length2 / (2 * half * half * half);
-    const double used = limits.used_softening + error;
-    if (4 * used > limits.expanded_potential) return false;
-    if (Accelerate && 12 * used > limits.expanded_acceleration * half) return false;
+    const double used = limits.used_softening + nearest_.error(node);
+    if (!nearest_.template may_make<Accelerate>(used, limits.expanded_potential, limits.expanded_acceleration))
+      return false;
     limits.used_softening = used;
     return true;
   }
@@ -305,7 +240,7 @@ class RunSums {
   // Expand the fields of nodes about the middle of the run; lanes are nodes.
   void flush_expanded() {
     using V = Lanes<Real>;
-    Real columns[node_numbers][nodes_room];
+    Real columns[D + 2 + pairs][nodes_room];
     const int64_t room = (expanded_count_ + lanes - 1) / lanes * lanes;
     for (int64_t n = 0; n < room; ++n) {
       const Expanded& node = expanded_[std::min(n, expanded_count_ - 1)];
@@ -314,7 +249,7 @@ class RunSums {
       const ImageField::Shift& shift = images_.shifts()[at(node.image)];
       for (int d = 0; d < D; ++d) {
         const double centre = tree_.nodes[at(node.number)].centre[d] + shift[at(d)];
-        columns[d][n] = static_cast<Real>(centre - middle_[d]);
+        columns[d][n] = static_cast<Real>(centre - box_.middle[d]);
       }
       columns[D + 1 + pairs][n] = static_cast<Real>(node.length2);
       columns[D][n] = static_cast<Real>(moments.mass) * kept;
@@ -374,7 +309,7 @@ class RunSums {
     for (int64_t i = 0; i < count(); ++i) {
       double value = sums[0], y[D], force[D];
       for (int d = 0; d < D; ++d) {
-        y[d] = wide_place_[d][i] - middle_[d];
+        y[d] = wide_place_[d][i] - box_.middle[d];
         force[d] = -sums[1 + D + pairs] * y[d];
       }
       Pairs<D>::visit_with_self([&](int pair, int j, int k) {
@@ -392,17 +327,15 @@ class RunSums {
   template <bool Accelerate>
   void add_leaf(int32_t number, Nearest image) {
     const GravityNode<D>& leaf = tree_.nodes[at(number)];
-    const NodeMoments<D>& box = tree_.moments[at(number)];
-    double gap2 = 0;
-    for (int d = 0; d < D; ++d) {
-      const double gap = std::max({lower_[d] - (box.upper[d] + shift_[d]), (box.lower[d] + shift_[d]) - upper_[d], 0.});
-      gap2 += gap * gap;
-    }
-    if (gap2 <= near2_ || image == Nearest::some) return add_near<Accelerate>(leaf.begin, leaf.end);
+    const NodeMoments<D>& moments = tree_.moments[at(number)];
+    double lower[D], upper[D];
+    for (int d = 0; d < D; ++d) lower[d] = moments.lower[d] + shift_[d], upper[d] = moments.upper[d] + shift_[d];
+    if (box_.gap2(lower, upper) <= box_.near2 || image == Nearest::some)
+      return add_near<Accelerate>(leaf.begin, leaf.end);
     for (int64_t row = leaf.begin; row < leaf.end; ++row) {
       Real* source = rows_[row_count_++];
       for (int d = 0; d < D; ++d)
-        source[d] = static_cast<Real>((tree_.place[at(row * D + d)] + shift_[d]) - middle_[d]);
+        source[d] = static_cast<Real>((tree_.place[at(row * D + d)] + shift_[d]) - box_.middle[d]);
       source[D] = static_cast<Real>(tree_.weight[at(row)]);
       source[D + 1] = static_cast<Real>(image == Nearest::none ? 0 : softening_.length2);
     }
@@ -415,18 +348,7 @@ class RunSums {
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       load_targets(i, x, sums);
-      for (int64_t s = 0; s < row_count_; ++s) {
-        V away[D], r2(rows_[s][D + 1]);
-        for (int d = 0; d < D; ++d) {
-          away[d] = V(rows_[s][d]) - x[d];
-          r2 = r2 + away[d] * away[d];
-        }
-        const V inverse = inverse_of_root(r2), potential = inverse * rows_[s][D];
-        sums[D] = sums[D] + potential;
-        if (!Accelerate) continue;
-        const V force = potential * (inverse * inverse);
-        for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * force;
-      }
+      for (int64_t s = 0; s < row_count_; ++s) add_row_field<Accelerate, D>(rows_[s], x, sums);
       store_sums(i, sums);
     }
     row_count_ = 0;
@@ -442,21 +364,9 @@ class RunSums {
 
   template <bool Accelerate>
   void add_node(int32_t number, double length2) {
-    const GravityNode<D>& node = tree_.nodes[at(number)];
-    const NodeMoments<D>& moments = tree_.moments[at(number)];
-    Real* to = nodes_[node_count_++];
-    double trace = 0;
-    for (int d = 0; d < D; ++d) {
-      to[d] = static_cast<Real>((node.centre[d] + shift_[d]) - middle_[d]);
-      to[D + 2 + pairs + d] = static_cast<Real>(moments.lever[d]);
-    }
-    to[D] = static_cast<Real>(moments.mass);
-    Pairs<D>::visit_with_self([&](int pair, int i, int j) {
-      to[D + 2 + pair] = static_cast<Real>((i == j ? 1.5 : 3) * moments.inertia[pair]);
-      trace += i == j ? moments.inertia[pair] : 0;
-    });
-    to[D + 1] = static_cast<Real>(trace / 2);
-    to[2 * D + 2 + pairs] = static_cast<Real>(length2);
+    double centre[D];
+    for (int d = 0; d < D; ++d) centre[d] = tree_.nodes[at(number)].centre[d] + shift_[d];
+    pack_node(centre, tree_.moments[at(number)], box_.middle, length2, nodes_[node_count_++]);
     if (node_count_ == nodes_room) flush_nodes<Accelerate>();
   }
 
@@ -469,52 +379,13 @@ class RunSums {
     }
   }
 
-  // With u the way to the node over the distance rho, the potential is the mass over rho, plus lever and inertia:
-  // -p u / rho^2 + (3 u S u - trace S) / (2 rho^3).
   template <bool Accelerate, bool Lever>
   void flush_nodes_with() {
     using V = Lanes<Real>;
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       load_targets(i, x, sums);
-      for (int64_t n = 0; n < node_count_; ++n) {
-        const Real *mass = nodes_[n] + D, *trace = mass + 1, *inertia = mass + 2, *lever = inertia + pairs;
-        V away[D], tensed[D], r2(lever[D]), along{}, dipole{};
-        for (int d = 0; d < D; ++d) {
-          away[d] = V(nodes_[n][d]) - x[d];
-          r2 = r2 + away[d] * away[d];
-        }
-        const V inverse = inverse_of_root(r2), inverse2 = inverse * inverse;
-        // tensed: the gradient of half of `along`, 1.5 away S away.
-        for (int d = 0; d < D; ++d) tensed[d] = V{};
-        Pairs<D>::visit_with_self([&](int pair, int j, int k) {
-          if (Accelerate) {
-            const Real weight = j == k ? inertia[pair] : inertia[pair] / 2;
-            tensed[j] = tensed[j] + away[k] * weight;
-            if (j != k) tensed[k] = tensed[k] + away[j] * weight;
-          } else {
-            tensed[j] = tensed[j] + away[k] * inertia[pair];
-          }
-        });
-        for (int d = 0; d < D; ++d) along = along + away[d] * tensed[d];
-        const V second = along * inverse2 - V(*trace);
-        V inner = second * inverse2 + V(*mass);
-        if (Lever) {
-          for (int d = 0; d < D; ++d) dipole = dipole + away[d] * lever[d];
-          inner = inner - dipole * inverse2;
-        }
-        sums[D] = sums[D] + inner * inverse;
-        if (!Accelerate) continue;
-        // Minus the gradient of the potential by `away`, which points from the target to the node.
-        const V inverse3 = inverse * inverse2;
-        V radial = V(*mass) + (along * Real{5} * inverse2 - V(*trace) * Real{3}) * inverse2;
-        if (Lever) radial = radial - dipole * Real{3} * inverse2;
-        for (int d = 0; d < D; ++d) {
-          V other = tensed[d] * Real{2} * inverse2;
-          if (Lever) other = other - V(lever[d]);
-          sums[d] = sums[d] + (radial * away[d] - other) * inverse3;
-        }
-      }
+      for (int64_t n = 0; n < node_count_; ++n) add_node_field<Accelerate, Lever, D>(nodes_[n], x, sums);
       store_sums(i, sums);
     }
     node_count_ = 0;
@@ -535,14 +406,14 @@ class RunSums {
         V away[D], halves{};
         for (int d = 0; d < D; ++d) {
           away[d] = V(tree_.place[at(row * D + d)] + shift_[d]) - x[d];
-          if (softens_nearest_) halves = larger(halves, larger(away[d], -away[d]) * (1 / half_[d]));
+          if (nearest_.is_softened) halves = larger(halves, larger(away[d], -away[d]) * (1 / nearest_.half[d]));
         }
-        V r2 = softens_nearest_ ? choose(halves < V(1.), softening2, none) : softening2;
+        V r2 = nearest_.is_softened ? choose(halves < V(1.), softening2, none) : softening2;
         for (int d = 0; d < D; ++d) r2 = r2 + away[d] * away[d];
         const Attraction<V> pair = softened(r2, softening_.reach);
         const V weight(tree_.weight[at(row)]);
         V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
-        for (int d = 0; d < D && images_.only_nearest(); ++d) mass = nearest_mass(x[d], row, d, mass);
+        for (int d = 0; d < D && nearest_.only; ++d) mass = nearest_mass(x[d], row, d, mass);
         sums[D] = sums[D] + pair.potential * mass;
         if (!Accelerate) continue;
         for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
@@ -556,7 +427,7 @@ class RunSums {
   // the particle itself decides, so exactly one image counts.
   Lanes<double> nearest_mass(const Lanes<double>& x, int64_t row, int d, const Lanes<double>& mass) const {
     using V = Lanes<double>;
-    const V difference = V(tree_.place[at(row * D + d)]) - x, half(half_[d]), lowest(-half_[d]), none{};
+    const V difference = V(tree_.place[at(row * D + d)]) - x, half(nearest_.half[d]), lowest(-nearest_.half[d]), none{};
     if (shift_[d] > 0) return choose(difference < lowest, mass, none);
     if (shift_[d] < 0) return choose(half < difference, mass, none);
     return choose(difference < lowest, none, choose(half < difference, none, mass));
@@ -565,17 +436,15 @@ class RunSums {
   const GroupTree<D>& tree_;
   const ImageField& images_;
   const Softening softening_;
-  const double narrow_gap_;     // in sizes of the run, from which float32 is exact enough; 0 in float64
-  const bool softens_nearest_;  // whether some images are softened, and others are not
-  double half_[D];              // half the period, or infinity; no farther particle is the nearest image
+  const double narrow_gap_;  // in sizes of the run, from which float32 is exact enough; 0 in float64
+  const NearestImages<D> nearest_;
   size_t image_ = 0;
   double shift_[D] = {};
   bool shifted_ = false;
   int64_t begin_ = 0, end_ = 0;
-  double lower_[D], upper_[D], middle_[D], near2_ = 0;
+  RunBox<D> box_;
   double wide_place_[D][run_capacity];
   Real place_[D][run_capacity], narrow_[D + 1][run_capacity];  // place_: relative to the middle
-  double reach_ = 0, reach2_ = 0;  // no particle of the run is farther from the middle; squared
   int64_t row_count_ = 0, node_count_ = 0, expanded_count_ = 0;
   struct Expanded {
     int32_t number, image;
@@ -585,7 +454,7 @@ class RunSums {
   // The expansion about the middle: potential, acceleration, and of its gradient the part along the ways to the nodes,
   // and the isotropic part.
   Lanes<Real> local_[D + 2 + pairs] = {};
-  Real rows_[rows_room][row_numbers], nodes_[nodes_room][node_numbers];
+  Real rows_[rows_room][row_numbers(D)], nodes_[nodes_room][node_numbers(D)];
 };
 
 }  // namespace jztree
