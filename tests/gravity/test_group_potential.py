@@ -129,6 +129,14 @@ def test_softening(dims: int, spline: bool, softening: float, n: int) -> None:
 
 
 @pytest.mark.emulated
+@pytest.mark.parametrize("error", [1e-3, 1e-6])
+def test_spline_that_is_wider_than_clumps(error: float, x64: None) -> None:
+    pos, mass = clumps(1500), np.ones(1500)
+    expected = direct_sums(pos, mass, np.arange(1500), 0.02, True)
+    assert relative_errors(sums_of_groups(pos, mass, [1500], 0.02, error=error, spline=True)[0], expected[0]) < error
+
+
+@pytest.mark.emulated
 @pytest.mark.parametrize("scale", [1e-6, 1e-12])
 def test_dense_cluster_in_a_wide_group_has_the_requested_error(scale: float, x64: None) -> None:
     pos = np.concatenate([ball(1000, 2, 2, 1) * scale, ball(1000, 2, 2, 2)])

@@ -82,7 +82,8 @@ struct RunBox {
     double distance2 = 0;
     for (int d = 0; d < D; ++d) distance2 += (node.centre[d] - middle[d]) * (node.centre[d] - middle[d]);
     const double distance = std::sqrt(distance2) + reach;
-    const double width = std::sqrt(distance * distance + softening.length2);
+    // The spline has about its largest value, 2.8 / reach, up to a distance of reach / 2.8.
+    const double width = std::max(std::sqrt(distance * distance + softening.length2), softening.reach / 2.8);
     return width > 0 ? node.size / width : 0;
   }
 
