@@ -139,8 +139,8 @@ def properties_of(
     }
     depth = kernels.reduce_lists("sum", part.mass * potential, splits) / jnp.where(mass > 0, mass, 1)
     spread = members.pos.shape[1] * dispersion * dispersion
-    turning = scale_factor * jnp.sqrt(_sums_of_rows(momentum * momentum))
-    specific_energy = _sums_of_rows(jnp.stack([spread, depth], axis=1)) / 2
+    turning = scale_factor * jnp.sqrt(kernels.sums_of_rows(momentum * momentum))
+    specific_energy = kernels.sums_of_rows(jnp.stack([spread, depth], axis=1)) / 2
     columns["spin"] = turning * jnp.sqrt(jnp.abs(specific_energy)) / jnp.where(mass > 0, gravity * mass, 1)
     if types is not None:
         is_type = types[rows][:, None] == jnp.arange(num_types, dtype=types.dtype)[None]
@@ -160,12 +160,6 @@ def _by_radius(number: jax.Array, radius: jax.Array) -> jax.Array:
     order, num = rows_by_mask(number >= 0, n)
     words = [number[order], *kernels.descending_words(-radius[order]), order]
     return order[kernels.sort_words(words, num)]
-
-
-def _sums_of_rows(terms: jax.Array) -> jax.Array:
-    """Return the sums of rows ``(m, w)``, rounded once. XLA might fuse the products in terms with a sum, or not."""
-    splits = jnp.arange(terms.shape[0] + 1, dtype=jnp.int32) * terms.shape[1]
-    return kernels.reduce_lists("sum", terms.reshape(-1), splits)
 
 
 def _finite(radius: jax.Array) -> jax.Array:

@@ -188,3 +188,10 @@ def test_mapped_searches_equal_single_searches() -> None:
         return reduce_within(PosMass(pos=pos, mass=mass), 0.3, lambda q, s, v, d: s.mass * d, capacity=90_000)
 
     np.testing.assert_array_equal(jax.vmap(weights)(mass), [weights(array) for array in mass])
+
+
+def test_sums_of_rows_round_products_before_they_add() -> None:
+    values = np.random.default_rng(3).standard_normal((1000, 3)).astype(np.float32)
+    expected = (values * values).astype(np.float64).sum(axis=1).astype(np.float32)
+    np.testing.assert_array_equal(jax.jit(lambda x: kernels.sums_of_rows(x * x))(values), expected)
+    assert kernels.sums_of_rows(jnp.zeros((4, 0))).tolist() == [0, 0, 0, 0]

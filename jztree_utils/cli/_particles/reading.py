@@ -215,4 +215,6 @@ def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleDa
             columns[name] = snapshot.read(name, advance=count, finite=True)
     if wide:
         columns["pos"] = columns["pos"].astype(np.float64, copy=False)
+        if snapshot.shared_mass is not None and "mass" in columns:
+            columns["mass"] = np.float64(columns["mass"])  # JAX joins a float and float32 columns in float32
     return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num)
