@@ -116,12 +116,12 @@ def of_several_types(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     sizes, centres = {1: 2000, 4: 700}, random.random((30, 3))
     with h5py.File(folder / "snap.hdf5", "w") as file:
         counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
-        header = {"BoxSize": 1.0, "NumFilesPerSnapshot": 1, "MassTable": [0, 2.0, 0, 0, 0, 0]}
+        header = {"BoxSize": 1.0, "NumFilesPerSnapshot": 1, "MassTable": [0, 2.1, 0, 0, 0, 0]}
         file.create_group("Header").attrs.update(header | {"NumPart_ThisFile": counts, "NumPart_Total": counts})
         for ptype, num in sizes.items():
             group = file.create_group(f"PartType{ptype}")
             pos = centres[random.integers(30, size=num)] + random.normal(0, 0.02, (num, 3))
-            group["Coordinates"] = (pos % 1).astype(np.float32)
+            group["Coordinates"] = pos % 1
             group["ParticleIDs"] = random.permutation(num) + 10_000 * ptype
         file["PartType4/Masses"] = random.random(sizes[4], np.float32)
     output = folder / "halos.hdf5"
@@ -143,6 +143,18 @@ def test_catalogue_of_several_types_passes(
         "catalogue",
     ]
     assert [check["rows"] for check in checks[1:3]] == [2000, 700]
+
+
+def test_mass_of_the_mass_table_keeps_float64_with_float32_masses_of_attached_types(
+    of_several_types: tuple[Path, Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "halos.hdf5"
+    assert (
+        cli.main(["fof", str(of_several_types[1]), "-o", str(output), "--attach", "4", "--rlink", "0.012", "-q"]) == 0
+    )
+    with h5py.File(output) as file:
+        mass, count = (file[f"Groups/{name}_by_type"][:, 1] for name in ("mass", "count"))
+    np.testing.assert_allclose(mass, 2.1 * count, rtol=1e-14)
 
 
 def exchange_star(rows: np.ndarray) -> None:
