@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import kernels
 from .._transform.exact import exact_to_parts
 from ..jax_ext import Exact
 
@@ -43,7 +44,8 @@ def norm(vector: jax.Array) -> jax.Array:
     """Return the length of vectors ``(..., d)``. Its derivative at 0 is 0."""
     scale = jnp.max(jnp.abs(vector), axis=-1, keepdims=True)
     inside = vector / jnp.where(scale > 0, scale, 1)
-    return scale[..., 0] * jnp.sqrt(jnp.sum(inside * inside, axis=-1))
+    squares = kernels.sums_of_rows((inside * inside).reshape(-1, vector.shape[-1]))
+    return scale[..., 0] * jnp.sqrt(squares.reshape(vector.shape[:-1]))
 
 
 @norm.defjvp
