@@ -17,6 +17,7 @@ from ._lowest import LowestParticle, lowest_potential_particle
 from ._lowest import check_softening as check_softening
 from ._rows import Axes, concentration, inertia_tensor, principal_axes, spin, total_vel_dispersion
 from ._whole_groups import WholeGroups as WholeGroups
+from ._whole_groups import first_rows_of_groups as first_rows_of_groups
 from ._whole_groups import whole_groups as whole_groups
 
 # Names imported "as" themselves are for other packages of the library, and not public.

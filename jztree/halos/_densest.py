@@ -52,6 +52,11 @@ class Ends(NamedTuple):
     heads: jax.Array
     begins: jax.Array
 
+    def owner(self) -> jax.Array:
+        """Return the last of the devices before this one that begins a group; -1 for none."""
+        ranks = jnp.arange(self.begins.shape[0], dtype=jnp.int32)
+        return jnp.max(jnp.where(self.begins & (ranks < comm.get_rank_info()[0]), ranks, -1))
+
 
 @with_twins(P(-1), P(-1), prepare=check_classes)
 @with_computed

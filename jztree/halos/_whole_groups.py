@@ -52,6 +52,21 @@ class WholeGroups(NamedTuple):
         return answers if self.route is None else comm.send_back(answers, self.route, fill=fill)
 
 
+def first_rows_of_groups(cata: FofCatalogue, start: jax.Array, num: jax.Array, n: int) -> jax.Array:
+    """Return ``(n,)`` int32, the first of the joined rows of each particle's group; -1 for particles in no group.
+
+    Args:
+        cata: The catalogue, with at least one row.
+        start: ``(g,)`` int32, the first of the joined rows of each group that begins here.
+        num: int32, the number of particles here.
+        n: The number of rows.
+    """
+    ends = ends_of(cata, num)
+    begun_before = comm.all_gather(start[ends.last])[ends.owner()]
+    group = groups_of_rows(cata, num, ends, n)
+    return jnp.append(start, begun_before).at[group].get(mode="fill", fill_value=-1)
+
+
 def whole_groups(columns: Any, cata: FofCatalogue, num: jax.Array, group_rows: int | None) -> WholeGroups:
     """Collect whole groups, or raise on every device if the catalogue belongs to other particles.
 
@@ -73,10 +88,7 @@ def whole_groups(columns: Any, cata: FofCatalogue, num: jax.Array, group_rows: i
     ngroups, count, offset = (jnp.asarray(column, jnp.int32) for column in (cata.ngroups, cata.count, cata.offset))
     if ndev == 1:
         return WholeGroups(columns, origin, rows, comm.after(ngroups, num), count, offset, ends, None)
-    # If a group from earlier devices continues here, its rows go to the last earlier device that begins a group.
-    ranks = jnp.arange(ndev, dtype=jnp.int32)
-    owner = jnp.max(jnp.where(ends.begins & (ranks < rank), ranks, -1))
-    to_rank = jnp.where(group == catalogue_rows, owner, jnp.where(group < catalogue_rows, rank, -1))
+    to_rank = jnp.where(group == catalogue_rows, ends.owner(), jnp.where(group < catalogue_rows, rank, -1))
     capacity = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
     (columns, origin, rows), _, route = comm.exchange_by_rank(
         (columns, origin, rows),

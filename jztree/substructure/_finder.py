@@ -194,12 +194,12 @@ def subhaloes(
     if n == 0 or catalogue_rows == 0:
         return _none(members, None if types is None else num_types)
     cfg, rows, density = checked_config(cfg, KNNConfig), None, None
+    start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
     if candidates == "density":
         part = PosMass(pos=pos, mass=members.mass, num=num)
-        rows, density = neighbours_and_density(part, neighbours, boxsize, cfg)
+        rows, density = neighbours_and_density(part, cata, start, neighbours, boxsize, cfg)
     columns = members, rows, density, None if types is None else types.astype(jnp.int32)
     groups = whole_groups(columns, cata, num, group_rows)
-    start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
     return _find(groups, start, num, physics, Rules(min_bound, float(tolerance)), num_types)
 
 

@@ -137,6 +137,23 @@ def test_several_devices_agree_with_one_bit_for_bit(ndev: int, rlink: float, can
         np.testing.assert_array_equal(table[name], column, err_msg=name)
 
 
+@pytest.mark.parametrize(("n", "ndev"), [(8000, 4), (400, 2), (3, 4)])
+def test_equal_densities_over_several_devices_are_in_the_order_of_rows(n: int, ndev: int) -> None:
+    """Test a dense group and many adjacent groups on a lattice, and devices without particles."""
+    random = np.random.default_rng(n)
+    concentrated = random.normal([44, 12, 12], 3, (n // 2, 3)).round()
+    pos = np.concatenate([concentrated, random.integers(0, 24, (n - n // 2, 3))]).astype(np.float32)
+    part = ParticleData(pos=pos, vel=np.zeros((n, 3), np.float32), mass=1.0, id=np.arange(n, dtype=np.int32), num=n)
+    options = {"softening": 1.0, "min_bound": 2}
+    grouped, cata = jz.friends_of_friends.jit(part, 1.1, npart_min=2)
+    expected = by_id(grouped, jz.subhaloes.jit(grouped, cata, 1.0, **options))
+    mesh = mesh_of(ndev)
+    grouped, cata = jz.friends_of_friends.smap(mesh, jit=True)(expand_particles(part, ndev), 1.1, npart_min=2)
+    result = by_id(grouped, jz.subhaloes.smap(mesh, jit=True)(grouped, cata, 1.0, **options))
+    for column, expected_column in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(column, expected_column)
+
+
 def test_group_rows_that_are_too_few_raise() -> None:
     part = nested_haloes(3, 200)
     mesh = mesh_of(2)
