@@ -18,6 +18,7 @@ from ._numbers import (
     is_length,
     is_subnormal,
     known_integer,
+    root_of_constant,
     shape_of,
     shown,
 )

@@ -148,3 +148,12 @@ def check_constant(value: Any, name: str, *, may_be_zero: bool = False) -> Any:
     check_real_dtype(value, name)
     in_range = (value > 0) | (value == 0) if may_be_zero else value > 0
     return comm.after(value, kernels.check(0, ~(in_range & jnp.isfinite(value)), [], f"{name} is invalid; {valid}."))
+
+
+def root_of_constant(value: Any, name: str, dtype: np.dtype[Any]) -> jax.Array:
+    """Return the root of a positive constant. The constant may be out of range of the dtype although its root is not.
+
+    Raises like `check_constant`.
+    """
+    constant = check_constant(value, name)
+    return jnp.asarray(np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(constant), dtype)

@@ -27,11 +27,11 @@ _BAD_VELOCITY = (
 )
 
 
-def check_one_a_particle(value: Any, pos: jax.Array, name: str) -> None:
-    """Check that ``value`` is an array ``(n,)`` that JAX can hold unchanged.
+def check_one_a_particle(value: Any, pos: jax.Array, name: str, *, integers: bool = False) -> None:
+    """Check that ``value`` is an array ``(n,)`` that JAX can hold unchanged, of integers if ``integers`` is set.
 
     Raises:
-        TypeError: If it is not an array of numbers.
+        TypeError: If it is not an array of such numbers.
         ValueError: If its shape is not ``(n,)``, or JAX would change its numbers.
     """
     if isinstance(value, (list, tuple)):
@@ -40,6 +40,8 @@ def check_one_a_particle(value: Any, pos: jax.Array, name: str) -> None:
     if np.shape(value) != pos.shape[:1]:
         shape = np.shape(value)
         raise ValueError(f"{name} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
+    if integers and not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+        raise TypeError(f"{name} must be integers, not {jnp.result_type(value)}.")
 
 
 def check_mass(part: Any, name: str = "mass") -> Any:

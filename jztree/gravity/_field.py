@@ -242,9 +242,7 @@ def _checked_num(
     if groups is None:
         faults.append(_fault_of_images(box, softening_reach))
     else:
-        check_one_a_particle(groups, pos, "groups")
-        if not jnp.issubdtype(jnp.result_type(groups), jnp.integer):
-            raise TypeError(f"groups must be integers, not {jnp.result_type(groups)}.")
+        check_one_a_particle(groups, pos, "groups", integers=True)
     return comm.check_all(kernels.as_num(num), faults)
 
 

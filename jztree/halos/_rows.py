@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SUMS_ROUNDED, check_constant, check_real_dtype, common_dtype, first_row
+from ..arguments import SUMS_ROUNDED, check_real_dtype, common_dtype, first_row, root_of_constant
 from ..data import FofCatalogue
 from ..derivatives import norm, ratio
-from ..jax_ext import is_concrete, with_twins
+from ..jax_ext import with_twins
 from ..overdensity import SphereProperties
 from ..particles import Array, check_representable
 
@@ -183,8 +183,8 @@ def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scal
     # Divide step by step, because products may exceed the range of float32 in units such as CGS.
     for factor in (mass, radius):
         spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)))
-    spins = ratio(spins, _checked_root(gravity, "gravity", dtype)) * (
-        _checked_root(scale_factor, "scale_factor", dtype) / math.sqrt(2.0)
+    spins = ratio(spins, root_of_constant(gravity, "gravity", dtype)) * (
+        root_of_constant(scale_factor, "scale_factor", dtype) / math.sqrt(2.0)
     )
     return of_groups(cata, jnp.where(defined, spins, jnp.where(jnp.isnan(mass) | jnp.isnan(radius), jnp.nan, 0)))
 
@@ -230,7 +230,7 @@ def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: A
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)
     # Take roots separately, because products may exceed the range of float32.
-    speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _checked_root(gravity, "gravity", dtype)
+    speed = jnp.sqrt(jnp.where(defined, mass, 1)) * root_of_constant(gravity, "gravity", dtype)
     target = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
     low, high = jnp.full(mass.shape, math.log(_PEAK), dtype), jnp.full(mass.shape, math.log(_MOST_PEAKED), dtype)
     for _ in range(jnp.finfo(dtype).nmant + 8):
@@ -249,17 +249,6 @@ def _speed_ratio2(c: jax.Array) -> jax.Array:
 def _nfw_mass(x: jax.Array) -> jax.Array:
     """Return the mass within ``x`` scale radii, up to a factor."""
     return jnp.log1p(x) - x / (1 + x)
-
-
-def _checked_root(number: Any, name: str, dtype: np.dtype[Any]) -> Any:
-    """Return the root of a positive constant. The constant may be out of range of the dtype although its root is not.
-
-    Raises:
-        TypeError: If the constant is not a real number or has a unit.
-        ValueError: If it is not positive and finite; at run time if it is traced.
-    """
-    number = check_constant(number, name)
-    return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
 
 
 @with_twins(P(-1), P(-1))

@@ -23,12 +23,12 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Kind, check_range, check_real, first_row, flat, shape_of, shown
+from ..arguments import Kind, check_range, check_real, first_row, flat, root_of_constant, shape_of, shown
 from ..config import OverdensityConfig, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
 from ..tree.stage import prepare_stage
-from ._arguments import faults_of_masses, read_spheres, speed_unit
+from ._arguments import faults_of_masses, read_spheres
 from ._derivatives import Sources, of_spheres
 from ._profiles import RadialProfiles, radial_profiles
 from ._spheres import find_spheres
@@ -144,7 +144,7 @@ def spherical_overdensity(
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     source_set, centres, box = read_spheres(part, boxsize, queries)
     pos, mass = source_set.pos, source_set.part.mass
-    densities, unit = check_density(density), speed_unit(gravity, pos.dtype)
+    densities, unit = check_density(density), root_of_constant(gravity, "gravity", pos.dtype)
     one_density = densities.words.ndim == 1
     densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))
     # The search has no derivatives; they are added to its results.

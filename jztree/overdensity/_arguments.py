@@ -1,16 +1,12 @@
 """Particles and centres: validation of user input, and conversion to the form that kernels need."""
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
-import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_alike, check_box, check_constant, check_particles, mass_faults, mass_rows
+from ..arguments import check_alike, check_box, check_particles, mass_faults, mass_rows
 from ..data import PosMass
-from ..jax_ext import Exact, is_concrete
+from ..jax_ext import Exact
 from ..particles import Index, Particles, check_num
 from ..tree.stage import InputParticles, opened
 
@@ -44,11 +40,3 @@ def faults_of_masses(sources: InputParticles) -> list[comm.Fault]:
     """Return the possible faults of the masses of `read_spheres`."""
     mass = sources.part.mass
     return mass_faults(mass, sources.num, sources.pos.shape[0]) if mass.shape[0] else []
-
-
-def speed_unit(gravity: Any, dtype: np.dtype[Any]) -> jax.Array:
-    """Return the root of a gravitational constant: the velocity in a unit sphere of unit mass."""
-    constant = check_constant(gravity, "gravity")
-    # If the constant is out of the range of float32, its root may still be in range.
-    root = np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(jnp.asarray(constant))
-    return jnp.asarray(root, dtype)

@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Radii, first_row, flat
+from ..arguments import Radii, first_row, flat, root_of_constant
 from ..config import RadiusConfig, without_masses
 from ..jax_ext import exact_to_float
 from ..particles import Array, Index, Particles
 from ..tree.stage import InputParticles
 from ..within import SearchArguments, prepare_search, read_radii
-from ._arguments import faults_of_masses, read_spheres, speed_unit
+from ._arguments import faults_of_masses, read_spheres
 from ._spheres import widest_sphere
 
 _MIN_RADII = 2
@@ -107,7 +107,7 @@ def radial_profiles(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     weighed, centres, box = read_spheres(part, boxsize, queries)
-    lengths, unit = read_radii(None, radii, centres), speed_unit(gravity, weighed.pos.dtype)
+    lengths, unit = read_radii(None, radii, centres), root_of_constant(gravity, "gravity", weighed.pos.dtype)
     if lengths.per_query() < _MIN_RADII:
         raise ValueError("radii has one radius; a shell lies between two, so pass at least two ascending radii.")
     radius = _radii_of(lengths, centres)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
@@ -252,9 +251,7 @@ def _columns(
     pos, num = particles.pos, particles.num
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
-        check_one_a_particle(region, pos, f"regions{of}")
-        if not np.issubdtype(jnp.result_type(region), np.integer):
-            raise TypeError(f"regions{of} must be integers, not {jnp.result_type(region)}.")
+        check_one_a_particle(region, pos, f"regions{of}", integers=True)
         numbers = jnp.asarray(region)
         # Compare in a dtype that also holds num_regions: in 8 bits, 300 becomes 44.
         wide = numbers if numbers.dtype.itemsize >= 4 else numbers.astype(jnp.int32)

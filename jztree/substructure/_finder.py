@@ -176,7 +176,9 @@ def subhaloes(
     if np.shape(tolerance) != () or not 0 <= float(check_real(tolerance, "tolerance")) < 1:
         raise ValueError(f"tolerance is {tolerance}; it must be a fraction of at least 0 and below 1.")
     members = _members(grouped, pos, internal_energy)
-    types = None if types is None else _checked_types(types, pos)
+    if types is not None:
+        check_one_a_particle(types, pos, "types", integers=True)
+        types = jnp.asarray(types)
     num = jnp.asarray(check_num(grouped), jnp.int32)
     numbers = [
         kind.exact(value, {}).words
@@ -201,15 +203,6 @@ def subhaloes(
     columns = members, rows, density, None if types is None else types.astype(jnp.int32)
     groups = whole_groups(columns, cata, num, group_rows)
     return _find(groups, start, num, physics, Rules(min_bound, float(tolerance)), num_types)
-
-
-def _checked_types(types: Any, pos: jax.Array) -> jax.Array:
-    """Return the type of each particle. Raise TypeError if types are not integers."""
-    check_one_a_particle(types, pos, "types")
-    types = jnp.asarray(types)
-    if not jnp.issubdtype(types.dtype, jnp.integer):
-        raise TypeError(f"types must be integers, not {types.dtype}.")
-    return types
 
 
 def _members(grouped: Any, pos: jax.Array, internal_energy: Any) -> Members:
