@@ -17,6 +17,7 @@ from ._agree import Fault, after, check, check_all
 from ._agree import check_and_gather as check_and_gather
 from ._agree import require_capacity as require_capacity
 from ._counts import Wide as Wide
+from ._counts import rank_and_row as rank_and_row
 from ._counts import share as share
 from ._counts import starts_of
 from ._counts import wide_sum as wide_sum

@@ -69,3 +69,14 @@ def starts_of(counts: jax.Array) -> jax.Array:
         ``(m,)``, the sum of the counts before each one.
     """
     return jnp.cumsum(counts, dtype=jnp.int32) - counts
+
+
+def rank_and_row(starts: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the rank of each of the joined rows of all ranks, int32, and the row there. The rank of row -1 is -1.
+
+    Args:
+        starts: ``(r,)`` integers, the first row of each rank among the joined rows.
+        row: Integers of any shape.
+    """
+    rank = jnp.searchsorted(starts, row, side="right").astype(jnp.int32) - 1
+    return rank, row - starts[jnp.maximum(rank, 0)]

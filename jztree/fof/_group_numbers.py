@@ -55,8 +55,7 @@ def numbers_of_clusters(groups: Groups, number: jax.Array, starts: jax.Array, in
     """
     members, n = _Members(groups, number), number.shape[0]
     # The rank whose input holds the first core of a cluster counts the rows of clusters.
-    home = jnp.searchsorted(starts, members.first, side="right").astype(jnp.int32) - 1
-    row = members.first - starts[home]
+    home, row = comm.rank_and_row(starts, members.first)
     home = jnp.where(members.first < _NONE, home, comm.num_ranks())
     marks = comm.vary(jnp.zeros(input_rows, jnp.int32))
     marks = comm.deliver([row], home, n, _mark, marks, members.buffer)

@@ -70,8 +70,7 @@ class _Order(NamedTuple):
 
     def holder(self, place: jax.Array) -> RankIdx:
         """Return the rank of the share with each place, and the row there. The rank of a negative place is -1."""
-        rank = jnp.searchsorted(self.starts, place, side="right").astype(jnp.int32) - 1
-        return RankIdx(rank, place - self.starts[jnp.maximum(rank, 0)])
+        return RankIdx(*comm.rank_and_row(self.starts, place))
 
 
 class _Listed(NamedTuple):
@@ -138,10 +137,10 @@ def _falling_order(level: jax.Array, starts: jax.Array, num: jax.Array) -> tuple
         "densities",
     )
     shares = comm.share(comm.wide_sum(num), jnp.arange(ndev, dtype=jnp.int32), ndev)[1].clipped()
-    owner = jnp.searchsorted(starts, row, side="right").astype(jnp.int32) - 1
+    owner, owner_row = comm.rank_and_row(starts, row)
     place = shares[rank] + rows
     (owner_row, place), arrived, _ = comm.exchange_by_rank(
-        (row - starts[owner], place), owner, count, Capacity(level.shape[0], "back"), name="densities"
+        (owner_row, place), owner, count, Capacity(level.shape[0], "back"), name="densities"
     )
     owner_row = jnp.where(rows < arrived, owner_row, level.shape[0])
     return _Order(shares, level, row, count), jnp.zeros_like(place).at[owner_row].set(place, mode="drop")
@@ -319,8 +318,8 @@ def _gathered(edges: Edges, count: jax.Array, peaks: jax.Array) -> tuple[jax.Arr
     counts = comm.all_gather(count)
     total, starts = jnp.sum(counts, dtype=jnp.int32), comm.starts_of(counts)
     place = jnp.arange(ndev * capacity.rows, dtype=jnp.int32)
-    rank = jnp.searchsorted(starts, place, side="right").astype(jnp.int32) - 1
-    rows = jnp.minimum(rank * capacity.rows + place - starts[rank], ndev * capacity.rows - 1)
+    rank, row = comm.rank_and_row(starts, place)
+    rows = jnp.minimum(rank * capacity.rows + row, ndev * capacity.rows - 1)
     columns = comm.all_gather(columns).reshape(-1, 3)[rows]
     return columns[:, :2], jnp.where(place < total, columns[:, 2], -1), total
 
@@ -342,5 +341,4 @@ def _density_of(density: jax.Array, starts: jax.Array, level: jax.Array, row: ja
 @_density_of.defjvp
 def _density_of_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     _, starts, _, row = primals
-    rank = jnp.searchsorted(starts, row, side="right").astype(jnp.int32) - 1
-    return _density_of(*primals), comm.all_gather(tangents[0])[rank, row - starts[rank]]
+    return _density_of(*primals), comm.all_gather(tangents[0])[comm.rank_and_row(starts, row)]

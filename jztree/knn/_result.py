@@ -81,8 +81,8 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
             f"derivatives of distances support less than 2**31 rows over all devices, but there are {ndev * n}; use "
             "fewer particles."
         )
-    rank = jnp.searchsorted(offsets, nearest, side="right").astype(jnp.int32) - 1
-    flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
+    rank, row = comm.rank_and_row(offsets, nearest)
+    flat = jnp.where(nearest < 0, -1, rank * n + row)
     all_pos, all_pos_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
 
     def found(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:

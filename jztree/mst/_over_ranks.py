@@ -285,8 +285,7 @@ def _graph(
     """
     m = region.pos.shape[0]
     capacity = choose_capacity("mst_edges", None, m // 8 + _MIN_EDGES, m + 1)
-    rank = jnp.searchsorted(rank_set.starts, numbers, side="right").astype(jnp.int32) - 1
-    of_near = jnp.stack([rank, numbers - rank_set.starts[rank]], axis=1)
+    of_near = jnp.stack(comm.rank_and_row(rank_set.starts, numbers), axis=1)
     _, is_own = _own_rows(rank_set, region, part.places)
     is_between = (part.places[:, 0] >= 0) & (part.certain == 0) & jnp.any(is_own, axis=1)
     is_between = jnp.concatenate([is_between, vertices.next_ends[:, 0] >= 0])

@@ -190,8 +190,8 @@ def _lengths_over_ranks(
 def _lengths_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     pos, box, length, measure, offsets = primals
     ndev, n = comm.num_ranks(), pos.shape[0]
-    rank = jnp.searchsorted(offsets, measure, side="right").astype(jnp.int32) - 1
-    row = jnp.where(measure < 0, -1, rank * n + measure - offsets[rank])
+    rank, row = comm.rank_and_row(offsets, measure)
+    row = jnp.where(measure < 0, -1, rank * n + row)
     everywhere, change = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[0]))
 
     def lengths(pos: jax.Array, box: Exact) -> jax.Array:

@@ -222,8 +222,8 @@ def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> 
     if starts is not None:
         # Gather the positions of all ranks on each rank.
         changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
-        rank = jnp.searchsorted(starts, source_row, side="right").astype(jnp.int32) - 1
-        source_row = rank * pos.shape[0] + source_row - starts[rank]
+        rank, row = comm.rank_and_row(starts, source_row)
+        source_row = rank * pos.shape[0] + row
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
     exists = (j >= 0)[:, None]
     change = jnp.where(
