@@ -154,9 +154,9 @@ def _repeated(call: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def _bar(what: str, total: int, unit: str, stream: TextIO) -> "tqdm[Any]":
+def _bar(task: str, total: int, unit: str, stream: TextIO) -> "tqdm[Any]":
     kind = _kind(stream)
-    options: dict[str, Any] = {"total": total, "desc": what, "unit": f" {unit}", "unit_scale": total > 1000}
+    options: dict[str, Any] = {"total": total, "desc": task, "unit": f" {unit}", "unit_scale": total > 1000}
     options |= {"file": stream, "delay": _SILENT_SECONDS}
     if kind == "log":
         return _Log(bar_format=_LINE, mininterval=_LOG_SECONDS, miniters=1, **options)

@@ -126,7 +126,7 @@ def _falling_order(level: jax.Array, starts: jax.Array, num: jax.Array) -> tuple
 
     Args:
         level: ``(n,)``, the densities of this rank.
-        starts: ``(r,)`` int32, the first row of each rank among those of all ranks.
+        starts: ``(r,)`` int32, the first of the joined rows of each rank.
         num: Number of particles of this rank.
     """
     (rank, ndev, _), rows = comm.get_rank_info(), jnp.arange(level.shape[0], dtype=jnp.int32)
@@ -276,7 +276,7 @@ def _table(
 
     Args:
         density: ``(n,)``, of this rank's rows.
-        starts: ``(r,)`` int32, the first row of each rank among those of all ranks.
+        starts: ``(r,)`` int32, the first of the joined rows of each rank.
         order: This rank's share of the order.
         listed: The peaks in this share.
         peak: ``(n,)`` int32, the number of each row's peak.
@@ -330,9 +330,9 @@ def _density_of(density: jax.Array, starts: jax.Array, level: jax.Array, row: ja
 
     Args:
         density: ``(n,)``, of this rank's rows.
-        starts: ``(r,)`` int32, the first row of each rank among those of all ranks.
+        starts: ``(r,)`` int32, the first of the joined rows of each rank.
         level: ``(m,)``, densities.
-        row: ``(m,)`` int32, their rows among those of all ranks.
+        row: ``(m,)`` int32, their joined rows.
     """
     del density, starts, row
     return level

@@ -198,7 +198,7 @@ def _padded(of_sets: jax.Array) -> jax.Array:
 
 
 def _quotient(values: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return ``values / scale``, and 0 where the scale is 0."""
+    """Return ``values / scale``, and 0 if the scale is 0."""
     return jnp.where(scale > 0, values / jnp.where(scale > 0, scale, 1), 0)
 
 

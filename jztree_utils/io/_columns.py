@@ -179,9 +179,9 @@ def read_rows(
 
 def _check_rows(rows: np.ndarray, start: int, field: Field, place: str) -> None:
     """Raise SnapshotError for the first invalid row; ``start`` is the row number of the first one."""
-    for good, fault in ((np.isfinite(rows), "NaN or infinite"), (rows >= field.minimum, "negative")):
-        if not good.all():
-            row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
+    for is_valid, fault in ((np.isfinite(rows), "NaN or infinite"), (rows >= field.minimum, "negative")):
+        if not is_valid.all():
+            row = start + int(np.argmin(is_valid.reshape(len(rows), -1).all(axis=1)))
             raise SnapshotError(f"Row {row} of the {field.words} {place} is {fault}; remove such particles.")
 
 

@@ -1,4 +1,4 @@
-"""Peaks of a density over ranks, compared with those of one device."""
+"""Peaks of a density over ranks, compared with the peaks of one device."""
 
 import logging
 from typing import Any
@@ -44,7 +44,7 @@ def over_devices(
 
 
 def check(result: DensityPeaks, expected: DensityPeaks, counts: np.ndarray, case: str = "") -> None:
-    """Compare peaks over ranks with those of one device."""
+    """Compare peaks over ranks with the peaks of one device."""
     total, num = int(expected.num), np.asarray(result.num)
     assert num.sum() == total
     np.testing.assert_array_equal(joined(result.peak, counts), expected.peak, case)

@@ -95,10 +95,10 @@ def test_terminal_redraws_one_line_and_clears_it(monkeypatch: pytest.MonkeyPatch
     with progress("read snapshot", 4_000_000) as advance:
         time.sleep(0.2)  # tqdm redraws ten times a second
         advance(3_000_000, "snap.3")
-        shown = screen(stream.getvalue())
-        assert shown.startswith("read snapshot:  75%")
-        assert "3.00M/4.00M" in shown
-        assert "snap.3" in shown
+        line = screen(stream.getvalue())
+        assert line.startswith("read snapshot:  75%")
+        assert "3.00M/4.00M" in line
+        assert "snap.3" in line
         assert "\n" not in stream.getvalue()
     assert screen(stream.getvalue()) == ""
 

@@ -119,7 +119,9 @@ def read_particles(
     with io.failing_together(mesh):
         in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
         names = [name for name in first.present(("pos",), optional) if name in in_all and name != "internal_energy"]
-        with_energies = [one for one in snapshots if "internal_energy" in one.present(("pos",), optional)]
+        with_energies = [
+            snapshot for snapshot in snapshots if "internal_energy" in snapshot.present(("pos",), optional)
+        ]
         ndim = first.layout("pos")[1][0]
         others = [] if matter is None else matter.snapshots
         check_fits([*snapshots, *others], mesh.size)
