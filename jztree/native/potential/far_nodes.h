@@ -87,6 +87,10 @@ struct RunBox {
     return width > 0 ? node.size / width : 0;
   }
 
+  // A test without a root that no far node fails. rho2: the square of `rho` of is_far().
+  JZTREE_BOTH bool may_be_far(const GravityNode<D>& node, double gap2, double rho2, const NodeLimits& limits) const {
+    return rho2 > node.reach * node.reach && node.spread <= limits.potential * (rho2 * rho2) && gap2 > near2;
+  }
   // gap2: from the node's centre; rho: the distance, with the softening.
   template <bool Accelerate>
   JZTREE_BOTH bool is_far(const GravityNode<D>& node, double gap2, double rho, const NodeLimits& limits,
@@ -196,44 +200,43 @@ JZTREE_BOTH inline void pack_node(const double* centre, const NodeMoments<D>& mo
 }
 
 // With u the way to the node over the distance rho, the potential is the mass over rho, plus lever and inertia:
-// -p u / rho^2 + (3 u S u - trace S) / (2 rho^3).
+// -p u / rho^2 + (3 u S u - trace S) / (2 rho^3). In float32, S times the squared distance may be too small a number.
 template <bool Accelerate, bool Lever, int D, typename V, typename Real>
 JZTREE_BOTH inline void add_node_field(const Real* node, const V* x, V* sums) {
   const Real *mass = node + D, *trace = mass + 1, *inertia = mass + 2, *lever = inertia + Pairs<D>::with_self;
-  V away[D], tensed[D], r2(lever[D]), along{}, dipole{};
+  V way[D], tensed[D], r2(lever[D]), along{}, dipole{};
   for (int d = 0; d < D; ++d) {
-    away[d] = V(node[d]) - x[d];
-    r2 = r2 + away[d] * away[d];
+    way[d] = V(node[d]) - x[d];
+    r2 = r2 + way[d] * way[d];
   }
   const V inverse = inverse_of_root(r2), inverse2 = inverse * inverse;
-  // tensed: the gradient of half of `along`, 1.5 away S away.
+  for (int d = 0; d < D; ++d) way[d] = way[d] * inverse;
+  // tensed: the gradient of half of `along`, 1.5 u S u.
   for (int d = 0; d < D; ++d) tensed[d] = V{};
   Pairs<D>::visit_with_self([&](int pair, int j, int k) {
     if (Accelerate) {
       const Real weight = j == k ? inertia[pair] : inertia[pair] / 2;
-      tensed[j] = tensed[j] + away[k] * weight;
-      if (j != k) tensed[k] = tensed[k] + away[j] * weight;
+      tensed[j] = tensed[j] + way[k] * weight;
+      if (j != k) tensed[k] = tensed[k] + way[j] * weight;
     } else {
-      tensed[j] = tensed[j] + away[k] * inertia[pair];
+      tensed[j] = tensed[j] + way[k] * inertia[pair];
     }
   });
-  for (int d = 0; d < D; ++d) along = along + away[d] * tensed[d];
-  const V second = along * inverse2 - V(*trace);
-  V inner = second * inverse2 + V(*mass);
+  for (int d = 0; d < D; ++d) along = along + way[d] * tensed[d];
+  V inner = (along - V(*trace)) * inverse2 + V(*mass);
   if (Lever) {
-    for (int d = 0; d < D; ++d) dipole = dipole + away[d] * lever[d];
-    inner = inner - dipole * inverse2;
+    for (int d = 0; d < D; ++d) dipole = dipole + way[d] * lever[d];
+    inner = inner - dipole * inverse;
   }
   sums[D] = sums[D] + inner * inverse;
   if (!Accelerate) return;
-  // Minus the gradient of the potential by `away`, which points from the target to the node.
-  const V inverse3 = inverse * inverse2;
-  V radial = V(*mass) + (along * Real{5} * inverse2 - V(*trace) * Real{3}) * inverse2;
-  if (Lever) radial = radial - dipole * Real{3} * inverse2;
+  // Minus the gradient of the potential by the way to the node.
+  V radial = V(*mass) + (along * Real{5} - V(*trace) * Real{3}) * inverse2;
+  if (Lever) radial = radial - dipole * Real{3} * inverse;
   for (int d = 0; d < D; ++d) {
-    V other = tensed[d] * Real{2} * inverse2;
-    if (Lever) other = other - V(lever[d]);
-    sums[d] = sums[d] + (radial * away[d] - other) * inverse3;
+    V across = tensed[d] * Real{2} * inverse2;
+    if (Lever) across = across - inverse * lever[d];
+    sums[d] = sums[d] + (radial * way[d] - across) * inverse2;
   }
 }
 

@@ -12,9 +12,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
-#include "common/cpu/memory.h"
+#include "common/cpu/huge_vector.h"
 #include "common/cpu/parallel.h"
 #include "common/morton.h"
 #include "gravity_node.h"
@@ -41,13 +42,13 @@ void loop(const Parallel* parallel, int64_t items, int64_t grain, const Work& wo
 template <int D>
 class GroupTree {
  public:
-  std::vector<int32_t> order;         // the row in the group of each particle in z-order
-  std::vector<double> place, weight;  // of particles in z-order
+  HugeVector<int32_t> order;         // the row in the group of each particle in z-order
+  HugeVector<double> place, weight;  // of particles in z-order
   double length_factor = 1, mass_factor = 1, softening = 0;
   bool has_negative = false;
   double wide_period[D] = {};  // the period of dimensions in which some pairs have nearer images than their places
-  std::vector<GravityNode<D>> nodes;
-  std::vector<NodeMoments<D>> moments;
+  HugeVector<GravityNode<D>> nodes;
+  HugeVector<NodeMoments<D>> moments;
   std::vector<int64_t> planes;  // the first node of each plane, and the end; no planes without a tree
 
   bool is_wide() const {
@@ -66,112 +67,155 @@ class GroupTree {
   void build(const GroupParticles<D, T>& particles, int64_t begin, int64_t end, double length, bool wants_tree,
              double extent, const Parallel* parallel) {
     const int64_t n = end - begin;
+    Source<T> source{particles, begin};
+    particles.place_of(begin, source.first);
     order.resize(at(n));
     place.resize(at(n * D));
     weight.resize(at(n));
     planes.clear();
-    read(particles, begin, n, extent, parallel);
+    measure(source, n, extent, parallel);
     softening = length * length_factor;
-    if (!wants_tree) return;
-    sort(parallel);
-    add_planes(parallel);
+    if (wants_tree) {
+      sort(source, parallel);
+    } else {
+      std::iota(order.begin(), order.end(), 0);
+    }
+    loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        source.take(order[at(i)], length_factor, &place[at(i * D)]);
+        weight[at(i)] = particles.mass_of(begin + order[at(i)]) * mass_factor;
+      }
+    });
+    if (wants_tree) add_planes(parallel);
   }
 
  private:
   static constexpr int64_t few = 32;
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
+  // The particles of the group, in periodic dimensions relative to the first one.
   template <typename T>
-  void read(const GroupParticles<D, T>& particles, int64_t begin, int64_t n, double extent, const Parallel* parallel) {
-    double first[D], total = 0;
-    particles.place_of(begin, first);
-    loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; ++i) {
-        double* to_place = &place[at(i * D)];
-        order[at(i)] = static_cast<int32_t>(i);
-        particles.place_of(begin + i, to_place);
-        for (int d = 0; d < D; ++d)
-          if (particles.period[d] > 0) to_place[d] = nearest_difference(to_place[d], first[d], particles.period[d]);
-        weight[at(i)] = particles.mass_of(begin + i);
-      }
-    });
-    has_negative = false;
-    std::copy_n(place.data(), D, lower_);
-    std::copy_n(place.data(), D, upper_);
-    for (int64_t i = 0; i < n; ++i) {
+  struct Source {
+    const GroupParticles<D, T>& particles;
+    int64_t begin;
+    double first[D] = {};
+
+    void take(int64_t i, double factor, double* to) const {
+      particles.place_of(begin + i, to);
       for (int d = 0; d < D; ++d) {
-        lower_[d] = std::min(lower_[d], place[at(i * D + d)]);
-        upper_[d] = std::max(upper_[d], place[at(i * D + d)]);
+        if (particles.period[d] > 0) to[d] = nearest_difference(to[d], first[d], particles.period[d]);
+        to[d] *= factor;
       }
-      total = std::max(total, std::fabs(weight[at(i)]));
-      has_negative |= weight[at(i)] < 0;
     }
-    for (int d = 0; d < D; ++d) extent = std::max(extent, upper_[d] - lower_[d]);
-    length_factor = factor_to_one(extent);
-    for (int d = 0; d < D; ++d)
-      wide_period[d] = 2 * (upper_[d] - lower_[d]) > particles.period[d] ? particles.period[d] * length_factor : 0;
-    mass_factor = factor_to_one(total);
-    for (int d = 0; d < D; ++d) lower_[d] *= length_factor, upper_[d] *= length_factor;
-    loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
-      for (int64_t i = from * D; i < to * D; ++i) place[at(i)] *= length_factor;
-      for (int64_t i = from; i < to; ++i) weight[at(i)] *= mass_factor;
+  };
+
+  // Find the units, and bounds in these units.
+  template <typename T>
+  void measure(const Source<T>& source, int64_t n, double extent, const Parallel* parallel) {
+    struct Extremes {
+      double lower[D], upper[D], mass;
+      bool has_negative;
+    };
+    std::vector<Extremes> of_blocks(at((n + rows_of_a_thread - 1) / rows_of_a_thread));
+    loop(parallel, static_cast<int64_t>(of_blocks.size()), 1, [&](int64_t from_block, int64_t to_block) {
+      for (int64_t block = from_block; block < to_block; ++block) {
+        Extremes all{};
+        const int64_t from = block * rows_of_a_thread, to = std::min(n, from + rows_of_a_thread);
+        for (int64_t i = from; i < to; ++i) {
+          double x[D];
+          source.take(i, 1, x);
+          for (int d = 0; d < D; ++d) all.lower[d] = i == from ? x[d] : std::min(all.lower[d], x[d]);
+          for (int d = 0; d < D; ++d) all.upper[d] = i == from ? x[d] : std::max(all.upper[d], x[d]);
+          const double mass = source.particles.mass_of(source.begin + i);
+          all.mass = std::max(all.mass, std::fabs(mass));
+          all.has_negative |= mass < 0;
+        }
+        of_blocks[at(block)] = all;
+      }
     });
+    Extremes all = of_blocks[0];
+    for (const Extremes& block : of_blocks) {
+      for (int d = 0; d < D; ++d) all.lower[d] = std::min(all.lower[d], block.lower[d]);
+      for (int d = 0; d < D; ++d) all.upper[d] = std::max(all.upper[d], block.upper[d]);
+      all.mass = std::max(all.mass, block.mass);
+      all.has_negative |= block.has_negative;
+    }
+    has_negative = all.has_negative;
+    for (int d = 0; d < D; ++d) extent = std::max(extent, all.upper[d] - all.lower[d]);
+    length_factor = factor_to_one(extent);
+    mass_factor = factor_to_one(all.mass);
+    for (int d = 0; d < D; ++d) {
+      const double period = source.particles.period[d];
+      wide_period[d] = 2 * (all.upper[d] - all.lower[d]) > period ? period * length_factor : 0;
+      lower_[d] = all.lower[d] * length_factor, upper_[d] = all.upper[d] * length_factor;
+    }
   }
 
-  void sort(const Parallel* parallel) {
+  // Find the order of keys of two words, and the cuts.
+  template <typename T>
+  void sort(const Source<T>& source, const Parallel* parallel) {
     const int64_t n = rows();
     const double open[D] = {};
     const KeyGrid<D> grid(KeyShape<D>{D}, lower_, upper_, open);
+    const auto key_of = [&](int64_t i) {
+      double x[D];
+      source.take(i, length_factor, x);
+      return Morton<D>::key(grid, x);
+    };
     CacheSort sorter;
     CacheSort::Item* items = sorter.items(n);
     loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; ++i)
-        items[i] = {Morton<D>::high(grid, &place[at(i * D)]), static_cast<uint32_t>(i)};
+      for (int64_t i = from; i < to; ++i) {
+        double x[D];
+        source.take(i, length_factor, x);
+        items[i] = {Morton<D>::high(grid, x), static_cast<uint32_t>(i)};
+      }
     });
-    if (!std::is_sorted(items, items + n, [](const auto& a, const auto& b) { return a.key < b.key; })) {
-      sorter.sort(n, true, {});
-      const std::vector<double> unsorted = place, masses = weight;
-      loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
-        for (int64_t i = from; i < to; ++i) {
-          const auto row = items[i].index;
-          order[at(i)] = static_cast<int32_t>(row);
-          weight[at(i)] = masses[row];
-          std::copy_n(&unsorted[size_t{row} * D], D, &place[at(i * D)]);
-        }
-      });
-    }
+    bool one_word = true;
+    sorter.sort(n, false, [&](uint32_t row) {
+      one_word = false;
+      return key_of(row).low;
+    });
     cuts_.resize(at(n));
-    for (int64_t i = 0; i < n; ++i)
-      cuts_[at(i)] = i == 0 ? 64 : static_cast<uint8_t>(64 - leading(items[i].key ^ items[i - 1].key));
+    loop(parallel, n, rows_of_a_thread, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        order[at(i)] = static_cast<int32_t>(items[i].index);
+        const int cut = i == 0     ? 128
+                        : one_word ? 128 - leading_zeros(items[i].key ^ items[i - 1].key)
+                                   : highest_difference(key_of(items[i].index), key_of(items[i - 1].index));
+        cuts_[at(i)] = static_cast<uint8_t>(cut);
+      }
+    });
   }
-  static int leading(uint64_t x) { return x == 0 ? 64 : leading_zeros(x); }
 
   // The boundary in each window: the candidate with the largest cut, the first of several.
   template <typename Row>
-  static std::vector<int64_t> boundaries(int64_t items, int64_t window, const std::vector<uint8_t>& cuts,
-                                         const Row& row) {
-    std::vector<int64_t> chosen;
-    for (int64_t from = 0; from < items; from += window) {
-      int64_t best = from, to = std::min(items, from + window);
-      for (int64_t i = from; i < to && from > 0; ++i)
-        if (cuts[at(row(i))] > cuts[at(row(best))]) best = i;
-      chosen.push_back(best);
-    }
+  HugeVector<int64_t> boundaries(int64_t items, int64_t window, const Row& row, const Parallel* parallel) const {
+    HugeVector<int64_t> chosen(at((items + window - 1) / window));
+    loop(parallel, static_cast<int64_t>(chosen.size()), rows_of_a_thread / window, [&](int64_t from, int64_t to) {
+      for (int64_t w = from; w < to; ++w) {
+        int64_t best = w * window;
+        for (int64_t i = best; i < std::min(items, (w + 1) * window) && w > 0; ++i)
+          if (cuts_[at(row(i))] > cuts_[at(row(best))]) best = i;
+        chosen[at(w)] = best;
+      }
+    });
     return chosen;
   }
 
   void add_planes(const Parallel* parallel) {
-    std::vector<int64_t> starts = boundaries(rows(), leaf_window, cuts_, [](int64_t i) { return i; }), first;
+    HugeVector<int64_t> starts = boundaries(rows(), leaf_window, [](int64_t i) { return i; }, parallel);
     nodes.clear();
+    nodes.reserve(2 * starts.size());
     planes.assign(1, 0);
-    add_plane(starts, rows(), -1, starts);
+    add_plane(starts, rows(), -1, starts, parallel);
     while (starts.size() > 1) {
-      const int64_t below = planes[planes.size() - 2];
-      const std::vector<int64_t> chosen =
-          boundaries(static_cast<int64_t>(starts.size()), fan_window, cuts_, [&](int64_t i) { return starts[at(i)]; });
-      std::vector<int64_t> next;
-      for (int64_t i : chosen) next.push_back(starts[at(i)]);
-      add_plane(next, static_cast<int64_t>(starts.size()), below, chosen);
+      const int64_t below = planes[planes.size() - 2], items = static_cast<int64_t>(starts.size());
+      const HugeVector<int64_t> chosen =
+          boundaries(items, fan_window, [&](int64_t i) { return starts[at(i)]; }, parallel);
+      HugeVector<int64_t> next(chosen.size());
+      std::transform(chosen.begin(), chosen.end(), next.begin(), [&](int64_t i) { return starts[at(i)]; });
+      add_plane(next, items, below, chosen, parallel);
       starts = std::move(next);
     }
     moments.resize(nodes.size());
@@ -184,23 +228,26 @@ class GroupTree {
   }
 
   // items: the number of rows or nodes below; below: the first node there, or -1; chosen: the first item of each node.
-  void add_plane(const std::vector<int64_t>& starts, int64_t items, int64_t below, const std::vector<int64_t>& chosen) {
-    for (size_t i = 0; i < starts.size(); ++i) {
-      const bool last = i + 1 == starts.size();
-      GravityNode<D> node{};
-      node.begin = static_cast<int32_t>(starts[i]);
-      node.end = static_cast<int32_t>(last ? rows() : starts[i + 1]);
-      if (below >= 0) {
-        node.child = static_cast<int32_t>(below + chosen[i]);
-        node.children = static_cast<int32_t>((last ? items : chosen[i + 1]) - chosen[i]);
+  void add_plane(const HugeVector<int64_t>& starts, int64_t items, int64_t below, const HugeVector<int64_t>& chosen,
+                 const Parallel* parallel) {
+    const int64_t first = planes.back(), added = static_cast<int64_t>(starts.size());
+    nodes.resize(at(first + added));
+    planes.push_back(first + added);
+    loop(parallel, added, rows_of_a_thread, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        const bool last = i + 1 == added;
+        GravityNode<D>& node = nodes[at(first + i)] = {};
+        node.begin = static_cast<int32_t>(starts[at(i)]);
+        node.end = static_cast<int32_t>(last ? rows() : starts[at(i + 1)]);
+        if (below < 0) continue;
+        node.child = static_cast<int32_t>(below + chosen[at(i)]);
+        node.children = static_cast<int32_t>((last ? items : chosen[at(i + 1)]) - chosen[at(i)]);
       }
-      nodes.push_back(node);
-    }
-    planes.push_back(static_cast<int64_t>(nodes.size()));
+    });
   }
 
   double lower_[D], upper_[D];  // of the places
-  std::vector<uint8_t> cuts_;   // the highest bit that differs between each key and the key before
+  HugeVector<uint8_t> cuts_;    // the highest bit that differs between each key and the key before
 };
 
 }  // namespace jztree

@@ -1,10 +1,10 @@
 // The trees of large groups (group_tree.h). The same launches build all trees.
 //
-// Two stable radix sorts, by key and by the first row of the group, put the particles of each such group into z-order;
-// other rows stay in place. A plane has one node per window of 12 * 4^plane rows: it begins at the first row of the
-// window whose cut is the largest, or at row 0 in the first window. (A boundary between windows of boundaries is the
-// largest cut in the window of all rows.) So the size of the group gives the numbers of nodes, and a launch per
-// plane, with a thread per node, builds the planes of every group.
+// Three stable radix sorts, by the two words of the key and by the first row of the group, put the particles of each
+// such group into z-order; other rows stay in place. A plane has one node per window of 12 * 4^plane rows: it begins at
+// the first row of the window whose cut is the largest, or at row 0 in the first window. (A boundary between windows of
+// boundaries is the largest cut in the window of all rows.) So the size of the group gives the numbers of nodes, and a
+// launch per plane, with a thread per node, builds the planes of every group.
 //
 // Arrays over nodes and over runs have no gaps for small groups: a group has n > 512 rows and fewer than n / 8 nodes
 // and n / 40 runs, so its nodes begin at its first row over 8, its runs at its first row over 40, and no other group
@@ -57,7 +57,7 @@ struct GroupTrees {
   bool images;             // whether the group is a box with all its images, if the box is periodic
   uint64_t* extreme;       // per frame: bits of the least place, -place and -|mass|, and 0 if a mass is negative
   GroupFrame<D>* frames;   // (n / rows_of_frame,)
-  uint64_t* key;           // (n,)
+  uint64_t* key;           // (n,): the first word
   int32_t* order;          // (n,): the row of each particle in z-order
   double *place, *weight;  // in z-order, in the units of the frame
   int32_t* first_row;      // (n / rows_of_node,): of each node in its group
@@ -89,9 +89,11 @@ struct GroupTrees {
   }
   // The highest bit that differs between the key of a row of a group and the key before.
   __device__ int cut(int64_t g, int64_t row) const {
+    if (row == 0) return 128;
     const uint64_t* keys = key + in.begin(g) + row;
-    const uint64_t difference = row > 0 ? keys[0] ^ keys[-1] : ~uint64_t{0};
-    return difference == 0 ? 0 : 64 - leading_zeros(difference);
+    if (keys[0] != keys[-1]) return 128 - leading_zeros(keys[0] ^ keys[-1]);
+    const double* here = place + (in.begin(g) + row) * D;
+    return highest_difference(Morton<D>::key(frame(g).grid, here), Morton<D>::key(frame(g).grid, here - D));
   }
 };
 
@@ -152,17 +154,19 @@ __global__ void make_frames(const __grid_constant__ GroupTrees<D> trees) {
   frame.has_negative = extreme[2 * D + 1] == 0;
 }
 
+// Write the first words of the keys, or begin with all rows in their order and the second words.
 template <int D>
-__global__ void write_group_keys(const __grid_constant__ GroupTrees<D> trees) {
-  const int64_t row = thread_index(), g = trees.tree_of(row);
-  if (row >= trees.in.rows) return;
-  trees.order[row] = static_cast<int32_t>(row);
-  trees.key[row] = 0;
+__global__ void write_group_keys(const __grid_constant__ GroupTrees<D> trees, bool begins) {
+  const int64_t i = thread_index();
+  if (i >= trees.in.rows) return;
+  if (begins) trees.order[i] = static_cast<int32_t>(i);
+  const int64_t row = trees.order[i], g = trees.tree_of(row);
+  trees.key[i] = 0;
   if (g < 0) return;
   const GroupFrame<D>& frame = trees.frame(g);
   double place[D];
   for (int d = 0; d < D; ++d) place[d] = trees.in.place[row * D + d] * frame.length_factor;
-  trees.key[row] = Morton<D>::high(frame.grid, place);
+  trees.key[i] = begins ? Morton<D>::key(frame.grid, place).low : Morton<D>::high(frame.grid, place);
 }
 
 // first[i] = the first row of the group of particle i, or the row itself.
@@ -255,11 +259,14 @@ GroupTrees<D> group_trees(Queue& queue, const GroupPlaces<D, T>& in, const Lengt
   queue.fill_bytes(trees.extreme, 0xff, frames * Trees::extremes);
   queue.launch_over(n, find_extremes<D>, trees);
   queue.launch_over(frames, make_frames<D>, trees);
-  queue.launch_over(n, write_group_keys<D>, trees);
   DoubleBuffer<uint64_t> keys{trees.key, queue.scratch<uint64_t>(n)};
   DoubleBuffer<int32_t> rows{trees.order, queue.scratch<int32_t>(n)};
-  sort_pairs(queue, keys, rows, n);
-  trees.order = rows.current;
+  for (const bool begins : {true, false}) {
+    queue.launch_over(n, write_group_keys<D>, trees, begins);
+    sort_pairs(queue, keys, rows, n);
+    trees.key = keys.current;
+    trees.order = rows.current;
+  }
   // The keys are written again after the sorts.
   DoubleBuffer<uint32_t> first{reinterpret_cast<uint32_t*>(keys.current), reinterpret_cast<uint32_t*>(keys.other)};
   queue.launch_over(n, write_first_rows<D>, trees, first.current);

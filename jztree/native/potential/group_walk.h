@@ -28,6 +28,8 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "far_nodes.h"
 #include "gravity_lanes.h"
@@ -65,11 +67,7 @@ class RunSums {
       flush_rows<Accelerate>();
       flush_nodes<Accelerate>();
       add_expansion<Accelerate>();
-      add_near<Accelerate>(begin_, end_);
-    }
-    for (int64_t i = 0; i < count(); ++i) {
-      potential[i] += static_cast<double>(narrow_[D][i]);
-      for (int d = 0; d < D && Accelerate; ++d) acceleration[d][i] += static_cast<double>(narrow_[d][i]);
+      add_close<Accelerate>(begin_, end_);
     }
   }
 
@@ -134,10 +132,8 @@ class RunSums {
         place_[d][i] = static_cast<Real>(wide_place_[d][i] - box_.middle[d]);
       }
       std::fill_n(acceleration[d], room, 0);
-      std::fill_n(narrow_[d], room, Real{0});
     }
     std::fill_n(potential, room, 0);
-    std::fill_n(narrow_[D], room, Real{0});
   }
 
   // An estimate of the smallest sum of |m| / r in the run, from its siblings and the siblings of its ancestors.
@@ -178,36 +174,43 @@ class RunSums {
     each_image([&] { walk_image<Accelerate>(limits); });
   }
 
+  // Plane by plane, so that the nodes below are in the cache before their turn.
   template <bool Accelerate>
   void walk_image(Limits& limits) {
-    int32_t stack[64 * 2 * fan_window], depth = 0;
-    stack[depth++] = static_cast<int32_t>(tree_.nodes.size()) - 1;
-    while (depth > 0) {
-      const int32_t number = stack[--depth];
-      const GravityNode<D>& node = tree_.nodes[at(number)];
-      double centre[D];
-      for (int d = 0; d < D; ++d) centre[d] = node.centre[d] + shift_[d];
-      const double gap2 = box_.gap2(centre, centre);
-      const bool separate = shifted_ || node.end <= begin_ || end_ <= node.begin;
-      const Nearest image = nearest_.of(box_, centre, node.reach);
-      if (nearest_.only && image == Nearest::none) continue;
-      const double length2 = nearest_.length2_of(box_, image, centre);
-      const double rho = std::sqrt(gap2 + length2);
-      bool far = separate && box_.template is_far<Accelerate>(node, gap2, rho, limits.node, softening_);
-      if (far && image == Nearest::some) far = !nearest_.only && softening_hardly_matters<Accelerate>(node, limits);
-      if (far && rho > box_.reach && may_expand<Accelerate>(node, rho, limits)) {
-        prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
-        expanded_[expanded_count_++] = {number, static_cast<int32_t>(image_), length2};
-        if (expanded_count_ == nodes_room) flush_expanded();
-      } else if (far) {
-        add_node<Accelerate>(number, length2);
-      } else if (node.children == 0) {
-        if (separate) add_leaf<Accelerate>(number, image);
-      } else {
-        const int64_t bytes = node.children * static_cast<int64_t>(sizeof(GravityNode<D>));
-        prefetch(reinterpret_cast<const char*>(&tree_.nodes[at(node.child)]), bytes);
-        for (int32_t i = node.children; i-- > 0;) stack[depth++] = node.child + i;
-      }
+    plane_.assign(1, static_cast<int32_t>(tree_.nodes.size()) - 1);
+    while (!plane_.empty()) {
+      below_.clear();
+      for (const int32_t number : plane_) visit<Accelerate>(number, limits);
+      std::swap(plane_, below_);
+    }
+  }
+
+  template <bool Accelerate>
+  void visit(int32_t number, Limits& limits) {
+    const GravityNode<D>& node = tree_.nodes[at(number)];
+    double centre[D];
+    for (int d = 0; d < D; ++d) centre[d] = node.centre[d] + shift_[d];
+    const double gap2 = box_.gap2(centre, centre);
+    const bool separate = shifted_ || node.end <= begin_ || end_ <= node.begin;
+    const Nearest image = nearest_.of(box_, centre, node.reach);
+    if (nearest_.only && image == Nearest::none) return;
+    const double length2 = nearest_.length2_of(box_, image, centre);
+    bool far = separate && box_.may_be_far(node, gap2, gap2 + length2, limits.node);
+    const double rho = far ? std::sqrt(gap2 + length2) : 0;
+    far = far && box_.template is_far<Accelerate>(node, gap2, rho, limits.node, softening_);
+    if (far && image == Nearest::some) far = !nearest_.only && softening_hardly_matters<Accelerate>(node, limits);
+    if (far && rho > box_.reach && may_expand<Accelerate>(node, rho, limits)) {
+      prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
+      expanded_[expanded_count_++] = {number, static_cast<int32_t>(image_), length2};
+      if (expanded_count_ == nodes_room) flush_expanded();
+    } else if (far) {
+      add_node<Accelerate>(number, centre, length2);
+    } else if (node.children == 0) {
+      if (separate) add_leaf<Accelerate>(number, image);
+    } else {
+      const int64_t bytes = node.children * static_cast<int64_t>(sizeof(GravityNode<D>));
+      prefetch(reinterpret_cast<const char*>(&tree_.nodes[at(node.child)]), bytes);
+      for (int32_t i = 0; i < node.children; ++i) below_.push_back(node.child + i);
     }
   }
 
@@ -331,7 +334,7 @@ class RunSums {
     double lower[D], upper[D];
     for (int d = 0; d < D; ++d) lower[d] = moments.lower[d] + shift_[d], upper[d] = moments.upper[d] + shift_[d];
     if (box_.gap2(lower, upper) <= box_.near2 || image == Nearest::some)
-      return add_near<Accelerate>(leaf.begin, leaf.end);
+      return add_close<Accelerate>(leaf.begin, leaf.end);
     for (int64_t row = leaf.begin; row < leaf.end; ++row) {
       Real* source = rows_[row_count_++];
       for (int d = 0; d < D; ++d)
@@ -346,26 +349,33 @@ class RunSums {
   void flush_rows() {
     using V = Lanes<Real>;
     for (int64_t i = 0; i < count(); i += lanes) {
-      V x[D], sums[D + 1];
-      load_targets(i, x, sums);
+      V x[D], sums[D + 1] = {};
+      load_targets(i, x);
       for (int64_t s = 0; s < row_count_; ++s) add_row_field<Accelerate, D>(rows_[s], x, sums);
-      store_sums(i, sums);
+      add_sums<Accelerate>(i, sums);
     }
     row_count_ = 0;
   }
 
-  void load_targets(int64_t i, Lanes<Real>* x, Lanes<Real>* sums) const {
+  void load_targets(int64_t i, Lanes<Real>* x) const {
     for (int d = 0; d < D; ++d) load(place_[d] + i, x[d]);
-    for (int d = 0; d <= D; ++d) load(narrow_[d] + i, sums[d]);
   }
-  void store_sums(int64_t i, const Lanes<Real>* sums) {
-    for (int d = 0; d <= D; ++d) store(sums[d], narrow_[d] + i);
+  // Float32 sums have few terms, because many equal terms would all be rounded in the same direction.
+  template <bool Accelerate>
+  void add_sums(int64_t i, const Lanes<Real>* sums) {
+    for (int d = Accelerate ? 0 : D; d <= D; ++d) {
+      double* to = (d == D ? potential : acceleration[d]) + i;
+      Real terms[lanes];
+      Lanes<double> before, added;
+      store(sums[d], terms);
+      load(terms, added);
+      load(to, before);
+      store(before + added, to);
+    }
   }
 
   template <bool Accelerate>
-  void add_node(int32_t number, double length2) {
-    double centre[D];
-    for (int d = 0; d < D; ++d) centre[d] = tree_.nodes[at(number)].centre[d] + shift_[d];
+  void add_node(int32_t number, const double* centre, double length2) {
     pack_node(centre, tree_.moments[at(number)], box_.middle, length2, nodes_[node_count_++]);
     if (node_count_ == nodes_room) flush_nodes<Accelerate>();
   }
@@ -383,12 +393,56 @@ class RunSums {
   void flush_nodes_with() {
     using V = Lanes<Real>;
     for (int64_t i = 0; i < count(); i += lanes) {
-      V x[D], sums[D + 1];
-      load_targets(i, x, sums);
+      V x[D], sums[D + 1] = {};
+      load_targets(i, x);
       for (int64_t n = 0; n < node_count_; ++n) add_node_field<Accelerate, Lever, D>(nodes_[n], x, sums);
-      store_sums(i, sums);
+      add_sums<Accelerate>(i, sums);
     }
     node_count_ = 0;
+  }
+
+  // Sources that may be near some targets of the run: near pairs in float64, all others in `Real`.
+  template <bool Accelerate>
+  void add_close(int64_t from, int64_t to) {
+    if (nearest_.is_softened || nearest_.only || box_.near2 > box_.reach2 / 16) return add_near<Accelerate>(from, to);
+    using V = Lanes<Real>;
+    const V near2(static_cast<Real>(box_.near2)), softening2(static_cast<Real>(softening_.length2)), none{};
+    for (int64_t i = 0; i < count(); i += lanes) {
+      V x[D], sums[D + 1] = {};
+      load_targets(i, x);
+      const uint32_t used = (uint32_t{2} << (std::min(count() - i, lanes) - 1)) - 1;
+      for (int64_t row = from; row < to; ++row) {
+        V away[D], r2{};
+        for (int d = 0; d < D; ++d) {
+          const double place = (tree_.place[at(row * D + d)] + shift_[d]) - box_.middle[d];
+          away[d] = V(static_cast<Real>(place)) - x[d];
+          r2 = r2 + away[d] * away[d];
+        }
+        const auto separate = near2 < r2;
+        const V inverse = inverse_of_root(choose(separate, r2 + softening2, V(Real{1})));
+        const V pairs = choose(separate, inverse * static_cast<Real>(tree_.weight[at(row)]), none);
+        sums[D] = sums[D] + pairs;
+        const V force = pairs * (inverse * inverse);
+        for (int d = 0; d < D && Accelerate; ++d) sums[d] = sums[d] + away[d] * force;
+        for (uint32_t near = lanes_at_most(r2, near2) & used; near != 0; near &= near - 1)
+          add_pair<Accelerate>(i + __builtin_ctz(near), row);
+      }
+      add_sums<Accelerate>(i, sums);
+    }
+  }
+
+  // In float64, with all softenings, unless both are the same particle.
+  template <bool Accelerate>
+  void add_pair(int64_t target, int64_t row) {
+    if (!shifted_ && row == begin_ + target) return;
+    double away[D], r2 = softening_.length2;
+    for (int d = 0; d < D; ++d) {
+      away[d] = (tree_.place[at(row * D + d)] + shift_[d]) - wide_place_[d][target];
+      r2 += away[d] * away[d];
+    }
+    const Attraction<double> pair = softened(r2, softening_.reach);
+    potential[target] += pair.potential * tree_.weight[at(row)];
+    for (int d = 0; d < D && Accelerate; ++d) acceleration[d][target] += away[d] * pair.force * tree_.weight[at(row)];
   }
 
   // In float64, with all softenings, and without the pair of a particle with itself.
@@ -444,13 +498,14 @@ class RunSums {
   int64_t begin_ = 0, end_ = 0;
   RunBox<D> box_;
   double wide_place_[D][run_capacity];
-  Real place_[D][run_capacity], narrow_[D + 1][run_capacity];  // place_: relative to the middle
+  Real place_[D][run_capacity];  // relative to the middle
   int64_t row_count_ = 0, node_count_ = 0, expanded_count_ = 0;
   struct Expanded {
     int32_t number, image;
     double length2;
   };
   Expanded expanded_[nodes_room];
+  std::vector<int32_t> plane_, below_;  // the nodes to visit
   // The expansion about the middle: potential, acceleration, and of its gradient the part along the ways to the nodes,
   // and the isotropic part.
   Lanes<Real> local_[D + 2 + pairs] = {};

@@ -94,8 +94,6 @@ class WarpSums {
       if (Images) take_shift(image);
       walk<Accelerate>();
     }
-    potential += static_cast<double>(narrow_[D]);
-    for (int d = 0; d < D && Accelerate; ++d) acceleration[d] += static_cast<double>(narrow_[d]);
   }
 
   // The smallest acceleration, but not far below the largest.
@@ -196,6 +194,18 @@ class WarpSums {
       push(size, has_node && !test.far && node.children > 0, {node.child, node.children});
       add_nodes<Accelerate>(test, number);
       add_leaves<Accelerate>(has_node && !test.far && node.children == 0, test, node, number);
+      widen_sums<Accelerate>();
+    }
+  }
+
+  // Float32 sums have few terms, because many equal terms would all be rounded in the same direction.
+  template <bool Accelerate>
+  __device__ void widen_sums() {
+    potential += static_cast<double>(narrow_[D]);
+    narrow_[D] = 0;
+    for (int d = 0; d < D && Accelerate; ++d) {
+      acceleration[d] += static_cast<double>(narrow_[d]);
+      narrow_[d] = 0;
     }
   }
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/cpu/huge_vector.h"
+
 namespace jztree {
 
 // Number of bits of a non-zero number.
@@ -18,9 +20,6 @@ class CacheSort {
   struct Item {
     uint64_t key;
     uint32_t index;
-
-    Item() {}  // so that a growing vector of items is not filled with zeros
-    Item(uint64_t k, uint32_t i) : key(k), index(i) {}
   };
   struct Range {
     int64_t begin, end;
@@ -122,7 +121,7 @@ class CacheSort {
   }
 
   const SecondKey* second_key_ = nullptr;
-  std::vector<Item> items_, others_;
+  HugeVector<Item> items_, others_;
   std::vector<Range> ties_;
 };
 
