@@ -22,7 +22,7 @@ from .. import comm
 from .._options import checked_config
 from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_flag, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig
-from ..data import FofCatalogue, Label, get_pos
+from ..data import FofCatalogue, Label
 from ..particles import (
     Array,
     Index,
@@ -414,10 +414,10 @@ def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list
     """Return the run-time checks for attached particles. Raise at once if their class, shapes or dtypes are invalid."""
     faults: list[comm.Fault] = []
     for i, particles in enumerate(attached):
-        check_particles(particles, "attached positions")
+        pos = check_particles(particles, "attached positions")
         num = check_num(particles, "num of attached")
         check_attached(part, particles)
-        faults += corners_of(get_pos(particles), num, f"the positions of attached[{i}]")[1]
+        faults += corners_of(pos, num, f"the positions of attached[{i}]")[1]
         faults += particle_faults(particles, cfg.catalogue, f" of attached[{i}]")
     return faults
 

@@ -181,6 +181,13 @@ def test_empty_attached_set_changes_nothing(random) -> None:
     np.testing.assert_array_equal(cata.count[: int(want.ngroups)], want.count[: int(want.ngroups)])
 
 
+def test_float64_arrays_are_rounded_without_64_bits(random) -> None:
+    pos, gas = random.random((200, 3)), random.random((90, 3))
+    _, cata = jz.friends_of_friends(pos, 0.1, attached=gas, npart_min=2)
+    _, expected = jz.friends_of_friends(pos.astype(np.float32), 0.1, attached=gas.astype(np.float32), npart_min=2)
+    jax.tree.map(np.testing.assert_array_equal, cata, expected)
+
+
 def test_mismatched_attached_particles_raise() -> None:
     part = ParticleData(pos=jnp.zeros((3, 3)), mass=1.0)
     with pytest.raises(TypeError, match="part has pos, mass, but attached has pos"):
