@@ -89,7 +89,7 @@ def attached(
         part: The grouped particles, a particle class or positions ``(n, d)``.
         label: ``(n,)``, equal for particles of one group; -1 for particles in no listed group.
         attached: The particles of another type, ``m`` rows.
-        attached_label: ``(m,)``, the labels of their groups, -1 for particles in no listed group.
+        attached_label: ``(m,)``, the labels of their groups, -1 for particles in no listed group, or alone in one.
         limit: The largest distance to the nearest grouped particle.
         boxsize: The box of the search.
         samples: See `neighbours`.

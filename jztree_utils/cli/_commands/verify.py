@@ -103,6 +103,8 @@ def _groups(
         return
     label = np.full(sum(len(particles.pos) for particles in parts), -1)
     label[rows] = np.repeat(np.arange(len(count)), count)
+    is_alone = np.repeat(count == 1, count) & (rows >= len(part.pos))
+    label[rows[is_alone]] = -1
     rlink, options = content.info.linking_length or 0.0, {"boxsize": box, "samples": args.samples}
     labels = np.split(label, np.cumsum([len(particles.pos) for particles in parts])[:-1])
     yield verify.group_labels(part, labels[0], rlink, npart_min=info.npart_min or 1, **options)
