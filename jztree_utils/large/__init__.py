@@ -20,19 +20,22 @@ from numpy.typing import ArrayLike
 
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData
-from jztree.fof import fof_and_catalogue
+from jztree.fof import ATTACH_WITHIN, fof_and_catalogue
 
 from .._arrays import box_lengths
 from ._members import Members
 from ._pieces import Pieces as Pieces
+from ._pieces import attached_types
+from ._pieces import joined_types as joined_types
 from ._pieces import pieces_of as pieces_of
 from ._plan import disk_bytes as disk_bytes
 from ._plan import rows_in as rows_in
 from ._queries import Neighbours, count_within, nearest
+from ._runs import capacity_for as capacity_for
+from ._runs import padded as padded
 from ._search import Search
 from ._steps import earlier_run
 from ._sweep import find_groups
-from ._sweep import padded as padded
 from ._team import Team
 from ._windows import Compute, Windows
 from ._windows import NearGroups as NearGroups
@@ -54,13 +57,13 @@ class LargeGroups:
     Attributes:
         catalogue: The properties of the listed groups as NumPy arrays, the largest group first. ``offset`` is a row of
             the particles in `members`.
-        corners: ``(2, d)``, the smallest and the largest coordinates of all particles.
+        corners: ``(2, d)``, the smallest and the largest coordinates of all types.
         slabs: Number of slabs that were searched one after the other.
     """
 
     def __init__(self, members: Members, lengths: list[int]) -> None:
         self.catalogue: FofCatalogue = members.catalogue()
-        self.corners = np.stack([members.joined.lower, members.joined.upper])
+        self.corners = members.joined.corners
         self.slabs = members.joined.slabs
         self._members, self._lengths = members, lengths
 
@@ -99,6 +102,10 @@ class LargeGroups:
     def rows(self) -> np.ndarray:
         """Return the rows of all members in the new order of `near_groups`."""
         return self._members.rows()
+
+    def by_type(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return numbers and masses of the particles of each type in groups, ``(g, types)``; None for a single type."""
+        return self._members.by_type() if self._members.search.attaches else None
 
     def near_groups(
         self, compute: Compute, others: Sequence[Pieces] = ()
@@ -141,6 +148,8 @@ def friends_of_friends(
     *,
     memory: float | None = None,
     npart_min: int = 20,
+    attached: Sequence[Any] = (),
+    attach_within: float | None = ATTACH_WITHIN,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
     quiet: bool = False,
@@ -159,6 +168,11 @@ def friends_of_friends(
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
         memory: Bytes that this process may use. None means three quarters of the free memory.
         npart_min: Smallest number of particles of a listed group.
+        attached: The particles of other types, which join the group of the nearest particle of ``pieces``, one entry
+            like ``pieces`` for each type, with the same properties. Their rows continue from the last row of
+            ``pieces``, and their labels follow.
+        attach_within: Largest distance to that nearest particle, in linking lengths; None means no limit. See
+            `jztree.friends_of_friends`.
         folder: Folder for temporary files, up to 1.5 times the bytes of the particles. If a run was interrupted, a call
             with the same arguments continues it, and its results have the same bits. None means a new folder in the
             system's folder for temporary files; an error removes it.
@@ -182,15 +196,19 @@ def friends_of_friends(
         True
     """
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
-    return group_pieces(pieces_of(pieces), rlink, boxsize, cfg, memory=memory, folder=folder, mesh=mesh, quiet=quiet)
+    linked = pieces_of(pieces)
+    types = [linked, *attached_types(linked, attached)]
+    options: dict[str, Any] = {"memory": memory, "folder": folder, "mesh": mesh, "quiet": quiet}
+    return group_pieces(types, rlink, boxsize, cfg, attach_within=attach_within, **options)
 
 
 def group_pieces(
-    pieces: Pieces,
+    types: Sequence[Pieces],
     rlink: float,
     boxsize: ArrayLike | None,
     cfg: FofConfig,
     *,
+    attach_within: float | None = ATTACH_WITHIN,
     memory: float | None = None,
     rows: int | None = None,
     folder: str | Path | None = None,
@@ -199,12 +217,15 @@ def group_pieces(
 ) -> LargeGroups:
     """Find groups; see `friends_of_friends`.
 
-    ``rows`` is the number of particles in memory at once, instead of ``memory``. ``options`` are further attributes of
-    `Search`.
+    ``types`` are the particles of each type, the linked type first. ``rows`` is the number of particles in memory at
+    once, instead of ``memory``. ``options`` are further attributes of `Search`.
     """
+    pieces, nums = joined_types(types), tuple(particles.num for particles in types)
     dtype, (dims,) = pieces.columns["pos"]
     # The errors of a search in memory for invalid arguments.
-    fof_and_catalogue(np.empty((0, dims), dtype), rlink, boxsize, cfg)
+    particles = [np.zeros((min(num, 1), dims), dtype) for num in nums]
+    fof_and_catalogue(particles[0], rlink, boxsize, cfg, attached=particles[1:] or None, attach_within=attach_within)
+    limit = np.inf if attach_within is None or len(types) == 1 else rlink * attach_within
     team = Team(mesh)
     lengths = box_lengths(boxsize, dims)
 
@@ -214,7 +235,7 @@ def group_pieces(
         shares = earlier.get("shares") or len(team.devices)
         capacity = rows or (earlier.get("memory") if memory is None else None)
         capacity = capacity or rows_in(memory, pieces, devices=len(team.own))
-        search = Search(pieces, float(rlink), lengths, cfg, capacity, place, shares, team, **options)
+        search = Search(pieces, nums, float(rlink), lengths, cfg, capacity, place, shares, team, limit=limit, **options)
         _ = search.steps, search.steps_of
         return search
 

@@ -19,9 +19,10 @@ from jztree.jax_ext import exact
 from jztree.tree import zsort
 
 from ._pieces import COLUMNS, Reader
+from ._runs import along_axis, ends_of_blocks, padded, stable_order
 from ._search import Search
 from ._steps import Steps
-from ._sweep import Joined, along_axis, ends_of_blocks, padded, stable_order
+from ._sweep import Joined
 
 _BUCKET = 4  # a bucket holds this many times fewer particles than a slab, because they have more properties
 
@@ -41,13 +42,13 @@ class Members:
         self.bucket = np.cumsum(np.diff(bucket, prepend=bucket[:1]) > 0)
         self.sizes = np.bincount(self.bucket, joined.counts, minlength=1).astype(np.int64)
         self._starts = np.cumsum(self.sizes) - self.sizes
-        search.each(3, "read members of groups", search.pieces.num, self._read_share)
+        search.each("read members of groups", search.pieces.num, self._read_share)
         num = int(self.sizes.sum())
         if search.by_id:
             search.step("ids", lambda: {"num": len(self._ids("w+"))})
         if search.keep:
             search.step("rows", lambda: {"num": len(self.rows("w+"))})
-        search.each(4, "find properties of groups", num, self._group_share)
+        search.each("find properties of groups", num, self._group_share)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -84,7 +85,7 @@ class Members:
         search, run = self.search, out.result(f"run{number}")
         columns = {str(name): reader.read(str(name)) for name in run["names"]}
         reader.check_equal(run)
-        start = number * search.rows
+        start = search.starts[number]
         label = np.empty(len(columns["pos"]), search.index)
         for steps in search.steps_of:
             both = steps.read(f"keys{number}", search.index).reshape(-1, 2)
@@ -101,7 +102,8 @@ class Members:
         for name in self.names:
             rows = columns.pop(name) if name in columns else reader.read(name)
             if name == "mass" and (rows < 0).any():
-                raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
+                row = search.pieces.row_in_words(start + int(np.argmax(rows < 0)))
+                raise ValueError(f"mass of {row} is negative; correct the particles.")
             records[name] = rows.take(selected, axis=0)
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -132,10 +134,8 @@ class Members:
         capacity = max(search.rows // _BUCKET, *self.sizes)
         names = [name for name in self.names if name in ("pos", "vel", "mass")]
         with jax.enable_x64(any(self.record[name].base.itemsize == 8 for name in names)):
-            # The z-order of all particles determines the order of sums, and the origin of centres in periodic boxes.
-            _, order = zsort.jit(padded(records["pos"], capacity), search.box, (self.joined.lower, self.joined.upper))
-            in_z_order = np.asarray(order)
-            records = records.take(in_z_order[in_z_order < len(records)])
+            # Their order determines the order of sums, and the origin of centres in periodic boxes.
+            records = self.in_z_order(records, capacity)
             first_group, end_group = np.searchsorted(self.bucket, [bucket, bucket + 1])
             number, first = records["group"] - first_group, np.empty(end_group - first_group, np.int64)
             first[number[::-1]] = np.arange(len(records))[::-1]  # the last assignment stays
@@ -154,7 +154,33 @@ class Members:
         if search.by_id:
             start = self._starts[bucket]
             self._ids("r+")[start : start + len(ids)] = ids[by_group]
-        return {name: np.asarray(rows)[by_number] for name, rows in cata.columns().items() if rows is not None}
+        columns = {name: np.asarray(rows)[by_number] for name, rows in cata.columns().items() if rows is not None}
+        return columns | (self._types(records, number, len(first)) if search.attaches else {})
+
+    def in_z_order(self, records: np.ndarray, capacity: int) -> np.ndarray:
+        """Return records in the order of a search in memory: linked particles in z-order, then attached ones by row."""
+        rows, corners = records["row"], (self.joined.lower, self.joined.upper)
+        linked, attached = np.flatnonzero(rows < self.search.nums[0]), np.flatnonzero(rows >= self.search.nums[0])
+        order = np.asarray(zsort.jit(padded(records["pos"][linked], capacity), self.search.box, corners)[1])
+        in_order = [linked[order[order < len(linked)]], attached[np.argsort(rows[attached])]]
+        return records.take(np.concatenate(in_order))
+
+    def _types(self, records: np.ndarray, number: np.ndarray, groups: int) -> dict[str, np.ndarray]:
+        """Return the number and the mass of the particles of each type in each group, ``(g, types)``."""
+        kinds = len(self.search.nums)
+        place = number * kinds + self.search.type_of(records["row"])
+        mass = records["mass"] if "mass" in self.names else np.zeros(len(records))
+        sums = {"type_counts": None, "type_masses": mass.astype(np.float64)}
+        return {
+            name: np.bincount(place, weights, minlength=groups * kinds).reshape(groups, kinds)
+            for name, weights in sums.items()
+        }
+
+    def by_type(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number and the mass of the particles of each type in each group, ``(g, types)``."""
+        parts = [self._steps(bucket).result(f"catalogue{bucket}") for bucket in range(len(self.sizes))]
+        counts, masses = (np.concatenate([part[name] for part in parts]) for name in ("type_counts", "type_masses"))
+        return counts, masses
 
     @cached_property
     def _sums(self) -> Callable[[ParticleData, np.ndarray], tuple[ParticleData, FofCatalogue]]:

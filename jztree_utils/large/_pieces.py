@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,9 @@ class Pieces(Protocol):
 
     def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
         """Return the files with these rows, and the number of these rows in each; none for arrays."""
+
+    def row_in_words(self, row: int, of: str = "") -> str:
+        """Describe a row for the user; ``of`` is the argument with the particles, such as " of attached[0]"."""
 
 
 class Reader:
@@ -143,6 +146,9 @@ class _OfSnapshot:
     def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
         return self._snapshot.rows_by_file(start, stop)
 
+    def row_in_words(self, row: int, of: str = "") -> str:
+        return self._snapshot.row_in_words(row)
+
 
 class _OfArrays:
     """Arrays of positions, or particle classes, one after the other."""
@@ -165,15 +171,12 @@ class _OfArrays:
         self.columns: Columns = forms[0] if forms else {"pos": (np.dtype(np.float32), (3,))}
         self.shared_mass = masses.pop() if masses else None
         self.about = [self.lengths, _in_words(self.columns), self.shared_mass]
-        self._ends = np.cumsum(self.lengths)
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         dtype, shape = self.columns[name]
         rows = np.empty((stop - start, *shape), dtype)
-        for piece, end, length in zip(self._pieces, self._ends, self.lengths, strict=True):
-            begin, first, last = end - length, max(start, end - length), min(stop, end)
-            if first < last:
-                rows[first - start : last - start] = piece[name][first - begin : last - begin]
+        for number, place, first, last in _overlaps(self.lengths, start, stop):
+            rows[place] = self._pieces[number][name][first:last]
         if name != "id" and not np.isfinite(rows).all():
             row = start + int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
             raise ValueError(f"{name} of row {row} is NaN or infinite; remove such particles.")
@@ -181,6 +184,88 @@ class _OfArrays:
 
     def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
         return {}
+
+    def row_in_words(self, row: int, of: str = "") -> str:
+        return f"row {row}{of}"
+
+
+def attached_types(linked: Pieces, attached: Any) -> list[Pieces]:
+    """Return the particles of each attached type.
+
+    Raises:
+        TypeError, ValueError: See `pieces_of`. Also if their properties differ from the linked type.
+    """
+    if isinstance(attached, (str, bytes)) or not isinstance(attached, Sequence):
+        raise TypeError(
+            f"attached must be a sequence with one entry like pieces for each type, not {type(attached).__name__}."
+        )
+    types, expected = [pieces_of(particles) for particles in attached], _columns_with_mass(linked)
+    for number, particles in enumerate(types):
+        columns = _columns_with_mass(particles)
+        if columns.keys() != expected.keys() or columns["pos"] != expected["pos"]:
+            raise TypeError(
+                f"pieces have the properties {_in_words(expected)}, but attached[{number}] has {_in_words(columns)}; "
+                "give all types the same properties, and positions of the same dtype."
+            )
+    return types
+
+
+def joined_types(types: Sequence[Pieces]) -> Pieces:
+    """Return the particles of several types as one input: their common properties, in dtypes for every type."""
+    return types[0] if len(types) == 1 else _OfTypes(types)
+
+
+class _OfTypes:
+    """The particles of several types, one type after the other."""
+
+    shared_mass: float | None = None
+
+    def __init__(self, types: Sequence[Pieces]) -> None:
+        self._types, self._nums = types, [pieces.num for pieces in types]
+        self.num = sum(self._nums)
+        self.lengths = [length for pieces in types for length in pieces.lengths]
+        self.about = [pieces.about for pieces in types]
+        forms = [_columns_with_mass(pieces) for pieces in types]
+        common = [name for name in COLUMNS[:-1] if all(name in form for form in forms)]
+        self.columns: Columns = {
+            name: (np.result_type(*(form[name][0] for form in forms)), forms[0][name][1]) for name in common
+        }
+        if any("internal_energy" in form for form in forms):
+            self.columns["internal_energy"] = self.columns["pos"][0], ()
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        dtype, shape = self.columns[name]
+        rows = np.zeros((stop - start, *shape), dtype)  # types without internal energies have 0
+        for number, place, first, last in _overlaps(self._nums, start, stop):
+            pieces = self._types[number]
+            if name in pieces.columns:
+                rows[place] = pieces.read(name, first, last)
+            elif name == "mass":
+                rows[place] = pieces.shared_mass
+        return rows
+
+    def rows_by_file(self, start: int, stop: int) -> dict[Path, int]:
+        parts = (self._types[number].rows_by_file(*rows) for number, _, *rows in _overlaps(self._nums, start, stop))
+        return {path: num for part in parts for path, num in part.items()}
+
+    def row_in_words(self, row: int, of: str = "") -> str:
+        ((number, _, first, _),) = _overlaps(self._nums, row, row + 1)
+        return self._types[number].row_in_words(first, f" of attached[{number - 1}]" if number else of)
+
+
+def _columns_with_mass(pieces: Pieces) -> Columns:
+    """Return the columns of a type, with one of its shared mass in the dtype of the positions."""
+    return pieces.columns if pieces.shared_mass is None else {**pieces.columns, "mass": (pieces.columns["pos"][0], ())}
+
+
+def _overlaps(lengths: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, slice, int, int]]:
+    """Yield each piece with rows from ``start`` to ``stop``: its number, their place among these, and its rows."""
+    begin = 0
+    for number, length in enumerate(lengths):
+        first, last = max(start, begin), min(stop, begin + length)
+        if first < last:
+            yield number, slice(first - start, last - start), first - begin, last - begin
+        begin += length
 
 
 def _properties(piece: Any) -> dict[str, Any]:

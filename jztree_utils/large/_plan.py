@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _constants
 from .._memory import bytes_in_words, host_memory
-from ._pieces import COLUMNS, Pieces
+from ._pieces import COLUMNS, Pieces, joined_types
 
 _WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
 _FEWEST = 1000  # particles in memory
@@ -45,18 +45,22 @@ def rows_in(memory: float | None, pieces: Pieces, besides: int = 0, devices: int
     return rows
 
 
-def disk_bytes(pieces: Pieces, kept: Sequence[Pieces] = ()) -> int:
+def disk_bytes(types: Sequence[Pieces], matter: Sequence[Pieces] | None = None) -> int:
     """Return an upper limit of the bytes of temporary files, if at most 80 % of the particles are in listed groups.
 
     Args:
-        pieces: The particles.
-        kept: The types whose particles are kept for the properties of groups.
+        types: The particles of each type, the linked type first.
+        matter: Further types that count for the properties of groups; None without such properties.
     """
+    pieces, linked = joined_types(types), types[0].num
     row, width = 4 if pieces.num < 2**31 else 8, _width(pieces)
+    keys = linked * row if len(types) > 1 else 0
     slabs = _width(pieces, ("pos", "id")) + 4 + 2 * row
+    attached = 8 + row + max(_width(pieces, ("id",)), row)
     members = 2 * row + _GROUPED * (8 + row + width)
-    files = sum(others.num * (8 + row + _width(others)) for others in kept)
-    return int(max(pieces.num * slabs, pieces.num * members + files))
+    around = [] if matter is None else [pieces, *matter]
+    files = sum(particles.num * (8 + row + _width(particles)) for particles in around)
+    return int(keys + max(pieces.num * slabs + (pieces.num - linked) * attached, pieces.num * members + files))
 
 
 def _width(pieces: Pieces, names: Sequence[str] = COLUMNS) -> int:

@@ -17,7 +17,7 @@ from jztree.data import Pos, get_num, get_pos
 from ..progress import progress
 from ._pieces import pieces_of
 from ._plan import rows_in
-from ._sweep import padded
+from ._runs import padded
 
 
 class Neighbours(NamedTuple):

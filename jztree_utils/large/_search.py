@@ -24,7 +24,8 @@ class Search:
     """A search for groups.
 
     Attributes:
-        pieces: The particles.
+        pieces: The particles of all types, the linked type first.
+        nums: Number of particles of each type.
         rlink: The linking length.
         box: ``(d,)`` periodic lengths, 0 where open.
         cfg: Options of the catalogue.
@@ -37,9 +38,11 @@ class Search:
             there are none) instead of the z-order.
         keep: Whether to keep all particles in files that are sorted along the axis.
         check: Called with the corners ``(2, d)`` of the bounding box of each run; it may raise an error.
+        limit: Largest distance of an attached particle to the nearest linked one; infinite for no limit.
     """
 
     pieces: Pieces
+    nums: tuple[int, ...]
     rlink: float
     box: np.ndarray
     cfg: FofConfig
@@ -51,6 +54,7 @@ class Search:
     by_id: bool = False
     keep: bool = False
     check: Callable[[np.ndarray], None] = lambda _: None
+    limit: float = np.inf
 
     @cached_property
     def steps(self) -> Steps:
@@ -59,7 +63,8 @@ class Search:
             "input": self.pieces.about,
             "linking length": self.rlink,
             "box": self.box.tolist(),
-            "options": [str(self.cfg), self.by_id, self.keep],
+            "options": [str(self.cfg), self.by_id, self.keep, self.limit],
+            "types": list(self.nums),
             "memory": self.capacity,
             "shares": self.shares,
         }
@@ -124,11 +129,11 @@ class Search:
     def ranges(self, share: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number, the first row, and the end of each range of rows that a share reads."""
         for number in range(*self.part(self.num_ranges, share)):
-            yield number, number * self.rows, min((number + 1) * self.rows, self.pieces.num)
+            yield number, int(self.starts[number]), int(self.starts[number + 1])
 
     def of_other_type(self, pieces: Pieces, name: str) -> Search:
         """Return the steps that read other particles, in a folder of this name."""
-        search = replace(self, pieces=pieces, folder=self.folder / name)
+        search = replace(self, pieces=pieces, nums=(pieces.num,), folder=self.folder / name)
         with self.team.together():
             if self.team.leads:
                 _ = search.steps, search.steps_of
@@ -144,10 +149,38 @@ class Search:
         """Number of rows of a block."""
         return -(-self.rows // _BLOCKS)
 
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The first row of each range that is read together, and the end. A range has particles of one type."""
+        ends = np.cumsum(self.nums)
+        starts = [np.arange(end - num, end, self.rows) for num, end in zip(self.nums, ends, strict=True)]
+        return np.append(np.concatenate(starts), self.pieces.num)
+
     @property
     def num_ranges(self) -> int:
-        """Number of ranges of rows that are read together."""
-        return -(-self.pieces.num // self.rows)
+        """Number of ranges of rows."""
+        return len(self.starts) - 1
+
+    @property
+    def attaches(self) -> bool:
+        """Whether particles of other types join groups."""
+        return len(self.nums) > 1
+
+    def type_of(self, rows: Any) -> Any:
+        """Return the number of the type of rows of all particles, 0 for the linked type."""
+        return np.searchsorted(np.cumsum(self.nums), rows, side="right")
+
+    @property
+    def passes(self) -> list[str]:
+        """The passes over the particles, in words."""
+        return [
+            "sort particles along an axis",
+            "find groups in slabs",
+            *(["attach particles", "count particles of groups"] if self.attaches else []),
+            "read members of groups",
+            "find properties of groups",
+            *(["find properties near groups"] if self.keep else []),
+        ]
 
     def part(self, total: int, share: int) -> tuple[int, int]:
         """Return the first of ``total`` things that belong to a share, and the end."""
@@ -159,6 +192,8 @@ class Search:
             for number, _, _ in self.ranges(share):
                 yield steps.result(f"{name}{number}")
 
-    def each(self, number: int, task: str, total: int, work: Callable[[int], Iterator[tuple[int, str]]]) -> None:
-        """Do the steps of all shares in the pass of this number; see `Team.each`."""
-        self.team.each(f"pass {number} of {5 if self.keep else 4}, {task}", total, self.shares, work, quiet=self.quiet)
+    def each(self, task: str, total: int, work: Callable[[int], Iterator[tuple[int, str]]]) -> None:
+        """Do the steps of all shares in a pass; see `Team.each`. Other tasks than `passes` belong to the last one."""
+        passes = self.passes
+        number = passes.index(task) + 1 if task in passes else len(passes)
+        self.team.each(f"pass {number} of {len(passes)}, {task}", total, self.shares, work, quiet=self.quiet)

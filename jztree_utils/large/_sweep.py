@@ -10,6 +10,9 @@
 The key of a group in a slab is the smallest row of its particles in the slab. If a group reaches several slabs, it has
 several keys, which pairs of keys join: a union-find over groups at surfaces, not over particles.
 
+If particles of other types join groups (`_attach`), a second pass over the slabs counts them with the linked particles,
+because the number of both decides which groups are listed.
+
 The cost is one sort of each run, and one search of each slab. A slab may be thinner than the linking length.
 """
 
@@ -27,11 +30,11 @@ from jztree.data import Pos
 from jztree.fof import group_labels
 from jztree.tree import zsort
 
-from ._pieces import Reader
+from ._attach import Attachment, Slab
+from ._runs import Runs, bounding_box, padded, sort_into_runs, write_keys
 from ._search import Search
-from ._steps import Result, Steps
+from ._steps import Result
 
-_SAMPLES, _SAMPLE = 64, 16  # slices of the sample that chooses the axis, and rows of each
 _TOO_LONG = (
     "The linking length {rlink:g} is so long that {surface:,} particles are within it of the next ones, but memory "
     "holds only {rows:,}; give more memory, or a smaller linking length."
@@ -42,116 +45,6 @@ _SAME_PLACE = (
 )
 
 
-def padded(rows: np.ndarray, capacity: int) -> np.ndarray:
-    """Return rows with zeros after them, so that one compiled search serves all slabs."""
-    result = np.zeros((max(capacity, len(rows)), *rows.shape[1:]), rows.dtype)
-    result[: len(rows)] = rows
-    return result
-
-
-def stable_order(numbers: np.ndarray, end: int) -> np.ndarray:
-    """Return the stable order of integers from 0 to ``end``. NumPy is fast with 16 bits."""
-    return np.argsort(numbers.astype(np.uint16) if end < 2**16 else numbers, kind="stable")
-
-
-class Runs:
-    """Runs of particles, sorted along one axis.
-
-    Attributes:
-        axis: The axis, the longest extent of a sample.
-        lower, upper: Corners of the bounding box of all particles.
-        reach: The linking length, with the rounding errors of wrapped positions.
-        first: ``(b,)`` ascending coordinates of the first particle of each block of any run.
-        last: ``(b,)`` coordinates of the last particle of each of these blocks, and of earlier ones.
-    """
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-        self.axis = int(search.step("axis", self._longest_axis)["axis"])
-        search.each(1, "sort particles along an axis", search.pieces.num, self._sort_share)
-        infos = list(search.results("run"))
-        corners = np.stack([info["corners"] for info in infos]) if infos else np.zeros((1, 2, search.dims))
-        self.lower, self.upper = corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)
-        rounding = 16 * np.finfo(np.float64).eps * (np.abs(corners).max() + search.box[self.axis])
-        self.reach = search.rlink * (1 + 1e-12) + rounding
-        self._steps = [steps for share, steps in enumerate(search.steps_of) for _ in search.ranges(share)]
-        starts = [info["starts"] for info in infos]
-        run = np.repeat(np.arange(len(starts)), [len(start) for start in starts])
-        block = np.concatenate([np.arange(len(start)) for start in starts]) if starts else run
-        first, last = (np.concatenate([np.empty(0), *(info[name] for info in infos)]) for name in ("starts", "ends"))
-        order = np.lexsort((block, run, first))
-        self.first, self._run, self._block = first[order], run[order], block[order]
-        self.last = np.maximum.accumulate(last[order])
-
-    @property
-    def period(self) -> float:
-        """The length of the box along the axis, 0 if open."""
-        return float(self.search.box[self.axis])
-
-    def along(self, pos: np.ndarray) -> np.ndarray:
-        """Return wrapped coordinates along the axis, float64."""
-        return along_axis(pos, self.axis, self.period)
-
-    def _longest_axis(self) -> dict[str, Any]:
-        search = self.search
-        starts = np.unique(np.linspace(0, search.pieces.num, _SAMPLES, endpoint=False, dtype=np.int64))
-        slices = [search.pieces.read("pos", start, min(start + _SAMPLE, search.pieces.num)) for start in starts]
-        pos = np.concatenate(slices).astype(np.float64)
-        extents = [np.ptp(_wrapped(pos[:, axis], search.box[axis])) if len(pos) else 0 for axis in range(search.dims)]
-        return {"axis": np.argmax(extents)}
-
-    def _sort_share(self, share: int) -> Iterator[tuple[int, str]]:
-        return self.search.read_ranges("run", share, self._sort)
-
-    def _sort(self, steps: Steps, reader: Reader, number: int) -> dict[str, Any]:
-        pos = reader.read("pos")
-        along = self.along(pos)
-        order = np.argsort(along).astype(np.int32)
-        steps.append(f"pos{number}", pos.take(order, axis=0))
-        steps.append(f"row{number}", order)
-        if self.search.has_ids:
-            steps.append(f"id{number}", reader.read("id")[order])
-        corners = np.stack([pos.min(axis=0), pos.max(axis=0)])
-        self.search.check(corners)
-        return {"corners": corners, **ends_of_blocks(along[order], self.search.block_rows)}
-
-    def read(self, blocks: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return positions, rows, and identifiers (without these, rows) of the particles in blocks of `first`."""
-        search, positions, rows, ids = self.search, [], [], []
-        for run in np.unique(self._run[blocks]):
-            blocks_of_run = self._block[blocks][self._run[blocks] == run]
-            start, stop = blocks_of_run[0] * search.block_rows, (blocks_of_run[-1] + 1) * search.block_rows
-            stop = min(stop, min((run + 1) * search.rows, search.pieces.num) - run * search.rows)
-            steps = self._steps[run]
-            flat = steps.read(f"pos{run}", search.dtype, start * search.dims, stop * search.dims)
-            positions.append(flat.reshape(-1, search.dims))
-            rows.append(steps.read(f"row{run}", np.int32, start, stop) + search.index(run * search.rows))
-            if search.has_ids:
-                ids.append(steps.read(f"id{run}", search.pieces.columns["id"][0], start, stop))
-        return np.concatenate(positions), np.concatenate(rows), np.concatenate(ids or rows)
-
-    def remove(self) -> None:
-        """Remove the files."""
-        for run, steps in enumerate(self._steps):
-            for name in ("pos", "row", "id"):
-                steps.remove(f"{name}{run}")
-
-
-def along_axis(pos: np.ndarray, axis: int, period: float) -> np.ndarray:
-    """Return wrapped coordinates along an axis, float64."""
-    return _wrapped(pos[:, axis].astype(np.float64), period)
-
-
-def ends_of_blocks(along: np.ndarray, block_rows: int) -> dict[str, np.ndarray]:
-    """Return the first and the last of the ascending coordinates of each block."""
-    starts = np.arange(0, len(along), block_rows)
-    return {"starts": along[starts], "ends": along[np.minimum(starts + block_rows, len(along)) - 1]}
-
-
-def _wrapped(coordinates: np.ndarray, period: float) -> np.ndarray:
-    return coordinates - period * np.floor(coordinates / period) if period > 0 else coordinates
-
-
 @dataclass
 class Joined:
     """Groups of all particles.
@@ -160,7 +53,8 @@ class Joined:
         pairs: ``(m, 2)`` ascending keys, and the smallest key of the group of each.
         labels: ``(g,)`` smallest rows of the listed groups, the largest group first.
         counts: ``(g,)`` numbers of particles.
-        lower, upper: Corners of the bounding box of all particles.
+        lower, upper: Corners of the bounding box of the linked particles.
+        corners: ``(2, d)``, those of all particles.
         slabs: Number of slabs.
         axis: The axis along which the slabs are consecutive.
     """
@@ -170,6 +64,7 @@ class Joined:
     counts: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
+    corners: np.ndarray
     slabs: int
     axis: int
 
@@ -199,14 +94,24 @@ def _resolve(keys: np.ndarray, ascending: np.ndarray, roots: np.ndarray) -> np.n
 
 def find_groups(search: Search) -> Joined:
     """Write the key of each particle to files, one per range of rows and share, and return the groups of all keys."""
-    runs = Runs(search)
+    axis, num = sort_into_runs(search), search.nums[0]
+    first_attached = int(np.searchsorted(search.starts, num))
+    runs = Runs(search, axis, range(first_attached))
+    attached = Runs(search, axis, range(first_attached, search.num_ranges))
     sweep = _Sweep(search, runs)
-    search.each(2, "find groups in slabs", search.pieces.num, sweep.sweep_share)
-    joined = search.step("groups", sweep.join)
+    search.each("find groups in slabs", num, sweep.sweep_share)
+    attachment = Attachment(runs, attached, sweep.slabs_of)
+    if search.attaches:
+        search.each("attach particles", search.pieces.num - num, attachment.attach_share)
+        search.each("count particles of groups", num, lambda share: sweep.count_share(share, attachment))
+    joined = search.step("groups", sweep.join, attachment)
     if search.team.leads:
         runs.remove()
+        attached.remove()
+        attachment.remove()
     pairs, labels, counts = (joined[name] for name in ("pairs", "labels", "counts"))
-    return Joined(pairs, labels, counts, runs.lower, runs.upper, int(joined["slabs"]), runs.axis)
+    corners = bounding_box(search.results("run"), search.dims)
+    return Joined(pairs, labels, counts, runs.lower, runs.upper, corners, int(joined["slabs"]), axis)
 
 
 class _Sweep:
@@ -228,29 +133,56 @@ class _Sweep:
             end = int(slabs[-1]["end"])
             yield int(slabs[-1]["num"]), ""
 
-    def _slabs(self, share: int) -> list[Result]:
-        """Return the results of all slabs of a share."""
+    def slabs_of(self, share: int) -> list[Slab]:
+        """Return the slabs of a share."""
         end, stop = self._blocks(share)
-        slabs: list[Result] = []
+        slabs: list[Slab] = []
         while end < stop:
-            slabs.append(self.search.steps_of[share].result(f"slab{len(slabs)}"))
-            end = int(slabs[-1]["end"])
+            result = self.search.steps_of[share].result(f"slab{len(slabs)}")
+            slabs.append(Slab(f"{share}_{len(slabs)}", slice(end, int(result["end"])), result))
+            end = slabs[-1].blocks.stop
         return slabs
 
-    def join(self) -> dict[str, Any]:
+    def count_share(self, share: int, attachment: Attachment) -> Iterator[tuple[int, str]]:
+        """Count the linked and attached particles of groups in each slab of a share."""
+        steps = self.search.steps_of[share]
+        for number, slab in enumerate(self.slabs_of(share)):
+            steps.step(f"count{number}", self._count, slab, attachment.counts(slab))
+            yield int(slab.result["num"]), ""
+
+    def _count(self, slab: Slab, attached: np.ndarray) -> dict[str, Any]:
+        pos, _, ids = self.runs.read(slab.blocks)
+        keys, number = np.unique(np.concatenate([slab.result["key"], attached["key"]]), return_inverse=True)
+        counts = np.bincount(number[: len(pos)], minlength=len(keys))
+        np.add.at(counts, number[len(pos) :], attached["count"])
+        places = np.concatenate([ids, attached["id"]]) if self.search.by_id else pos
+        return self._needed(keys, counts, np.isin(keys, slab.result["surface_groups"]), number[: len(places)], places)
+
+    def join(self, attachment: Attachment) -> dict[str, Any]:
         """Return the groups of all slabs together."""
-        slabs_of = [self._slabs(share) for share in range(self.search.shares)]
+        search = self.search
+        slabs_of = [[slab.result for slab in self.slabs_of(share)] for share in range(search.shares)]
         slabs = [slab for slabs in slabs_of for slab in slabs]
         if not slabs:
             empty = np.empty(0, np.int64)
             return {"pairs": np.empty((0, 2), np.int64), "labels": empty, "counts": empty, "slabs": 0}
-        parts = {name: np.concatenate([slab[name] for slab in slabs]) for name in ("links", "keys", "counts", "firsts")}
-        pairs = _roots(np.concatenate([parts["links"], *self._links_of_shares(slabs_of)]))
-        roots, group = np.unique(_resolve(parts["keys"], *pairs.T), return_inverse=True)
+        pairs = _roots(np.concatenate([*(slab["links"] for slab in slabs), *self._links_of_shares(slabs_of)]))
+        alone, name = attachment.alone(), "count" if search.attaches else "slab"
+        counted = [
+            search.steps_of[share].result(f"{name}{number}")
+            for share, slabs in enumerate(slabs_of)
+            for number in range(len(slabs))
+        ]
+        keys, numbers = (np.concatenate([part[name] for part in [*counted, *alone]]) for name in ("keys", "counts"))
+        firsts = np.concatenate([part["firsts"] for part in [*counted, *(alone if search.by_id else [])]])
+        roots, group = np.unique(_resolve(keys, *pairs.T), return_inverse=True)
         counts = np.zeros(len(roots), np.int64)
-        np.add.at(counts, group, parts["counts"])
-        is_listed = counts >= self.search.npart_min
-        place = self.places(parts["firsts"][is_listed[group]], group[is_listed[group]])
+        np.add.at(counts, group, numbers)
+        is_listed = counts >= search.npart_min
+        group = group[: len(firsts)]
+        place = self.places(firsts[is_listed[group]], group[is_listed[group]])
+        # Particles alone have the largest keys, and without identifiers they come last.
+        place = np.append(place, len(firsts) + np.arange(np.count_nonzero(is_listed) - len(place)))
         largest = np.lexsort((place, -counts[is_listed]))
         labels = roots[is_listed][largest]
         return {"pairs": pairs, "labels": labels, "counts": counts[is_listed][largest], "slabs": len(slabs)}
@@ -307,14 +239,11 @@ class _Sweep:
         at_end = along >= following - runs.reach
         at_start = along <= max(self._start(share), self._start(0))
         at_start[:held] = False  # these are in the results of an earlier slab
-        self._write_keys(search.steps_of[share], rows, groups.keys[held:])
+        write_keys(search, search.steps_of[share], rows, groups.keys[held:])
         at_surface = np.zeros(len(groups.smallest), bool)
         at_surface[groups.number[:held]] = True
         at_surface[groups.number[at_end | at_start]] = True
-        counts = np.bincount(groups.number[held:], minlength=len(groups.smallest))
-        # Other groups are complete, and too small to be listed.
-        needed = np.flatnonzero((at_surface | (counts >= search.npart_min)) & (counts > 0))
-        return {
+        result = {
             "end": end,
             "num": len(rows),
             "surface": pos[at_end],
@@ -322,10 +251,12 @@ class _Sweep:
             "start": pos[at_start],
             "start_keys": groups.keys[at_start],
             "links": groups.links(held),
-            "keys": groups.smallest[needed],
-            "counts": counts[needed],
-            "firsts": self._firsts(ids if search.by_id else pos[held:], groups.number[held:], needed, len(counts)),
         }
+        if search.attaches:  # they are counted with attached particles later
+            return result | {"key": groups.keys[held:], "surface_groups": groups.smallest[at_surface]}
+        number, places = groups.number[held:], ids if search.by_id else pos[held:]
+        counts = np.bincount(number, minlength=len(groups.smallest))
+        return result | self._needed(groups.smallest, counts, at_surface, number, places)
 
     def _labels(self, pos: np.ndarray) -> np.ndarray:
         """Return the smallest row of the group of each position."""
@@ -341,33 +272,35 @@ class _Sweep:
             _, order = zsort.jit(part, self.search.box, (self.runs.lower, self.runs.upper))
         return np.asarray(order)[: len(pos)]
 
-    def _firsts(self, places: np.ndarray, number: np.ndarray, needed: np.ndarray, groups: int) -> np.ndarray:
-        """Return the smallest identifier, or the first position in z-order, of each needed group."""
-        is_needed = np.zeros(groups, bool)
-        is_needed[needed] = True
+    def _needed(
+        self, keys: np.ndarray, counts: np.ndarray, at_surface: np.ndarray, number: np.ndarray, places: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the groups of a slab that may be listed: groups that are large enough, or may continue.
+
+        Args:
+            keys: ``(g,)``.
+            counts: ``(g,)``, the numbers of their particles in the slab.
+            at_surface: ``(g,)``, whether they may continue in another slab.
+            number: ``(n,)``, the number of the group of each particle.
+            places: ``(n, ...)``, identifiers or positions of the particles, which order groups.
+
+        Returns:
+            The keys, the counts, and the smallest identifier, or the first position in z-order, of each.
+        """
+        is_needed = (at_surface | (counts >= self.search.npart_min)) & (counts > 0)
         candidates = np.flatnonzero(is_needed[number])
         candidates = candidates[self._order(places[candidates])]
         _, first = np.unique(number[candidates], return_index=True)
-        return places[candidates[first]]
+        return {"keys": keys[is_needed], "counts": counts[is_needed], "firsts": places[candidates[first]]}
 
     def _order(self, places: np.ndarray) -> np.ndarray:
         """Return the order of identifiers or positions."""
         return np.argsort(places, kind="stable") if self.search.by_id else self.z_order(places)
 
     def places(self, firsts: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Return the place of each group, in ascending order of ``group``, from the results of `_firsts`."""
+        """Return the place of each group, in ascending order of ``group``, from the results of `_needed`."""
         _, place = np.unique(group[self._order(firsts)], return_index=True)
         return place
-
-    def _write_keys(self, steps: Steps, rows: np.ndarray, keys: np.ndarray) -> None:
-        """Append rows and keys to the file of their range of rows."""
-        part = rows // self.search.rows
-        order = stable_order(part, self.search.num_ranges)
-        ends = np.cumsum(np.bincount(part, minlength=self.search.num_ranges))
-        both = np.stack([rows, keys], axis=1).take(order, axis=0)
-        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            if start < end:
-                steps.append(f"keys{number}", both[start:end])
 
 
 class _Groups:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ._members import Members
 from ._pieces import COLUMNS, Pieces, Reader
+from ._runs import along_axis, capacity_for, ends_of_blocks
 from ._search import Search
 from ._steps import Result, Steps
-from ._sweep import along_axis, ends_of_blocks
 
 _PART = 4  # a window holds this many times fewer particles than a slab, because its searches need more memory
 _MARGIN = 5.0  # linking lengths around groups
@@ -35,13 +36,16 @@ class Window:
 
     Attributes:
         particles: Records with the properties of `jztree.data.ParticleData`, the ``group`` in the catalogue (the number
-            of groups if the particle is in none, or in one with particles outside the window) and the ``row``.
-        others: Records of the particles of each other type.
+            of groups if the particle is in none, or in one with particles outside the window) and the ``row``. They are
+            in the order of a search in memory.
+        types: ``(n,)``, the number of the type of each of these particles, 0 for the linked type.
+        others: Records of the particles of each further type.
         groups: ``(g,)``, the groups whose results the window gives, ascending.
         num_groups: The number of all groups.
     """
 
     particles: np.ndarray
+    types: np.ndarray
     others: list[np.ndarray]
     groups: np.ndarray
     num_groups: int
@@ -158,7 +162,7 @@ def _sort_particles(search: Search, axis: int) -> _Sorted:
         search.check(corners)
         return {"corners": corners, **ends_of_blocks(along[order], search.block_rows)}
 
-    search.each(5, "sort other matter", search.pieces.num, lambda share: search.read_ranges("sorted", share, sort))
+    search.each("sort other matter", search.pieces.num, lambda share: search.read_ranges("sorted", share, sort))
     return _Sorted(search, axis, "sorted", record)
 
 
@@ -178,7 +182,7 @@ class Windows:
         """
         self._search, self._members = members.search, members
         self._axis = members.joined.axis
-        self.corners = [np.stack([members.joined.lower, members.joined.upper])]
+        self.corners = [members.joined.corners]
         self._sorted = [_Sorted(self._search, self._axis, "labels", members.record)]
         for number, pieces in enumerate(others):
             search = self._search.of_other_type(pieces, f"type{number}")
@@ -202,7 +206,7 @@ class Windows:
                     search.steps_of[share].step(f"window{number}_{place}", self._compute, compute, *plan[place])
                     yield len(plan[place][0]), ""
 
-            search.each(5, "find properties near groups", len(todo), work)
+            search.each("find properties near groups", len(todo), work)
             done = [search.steps_of[i % search.shares].result(f"window{number}_{i}") for i in range(len(plan))]
             results += done
             todo = np.sort(np.concatenate([result["failed"] for result in done]))
@@ -243,11 +247,14 @@ class Windows:
         if self._count(-np.inf, np.inf) <= self._capacity:
             low, high = -np.inf, np.inf
         records, *others = (particles.read(low, high) for particles in self._sorted)
+        with jax.enable_x64(self._search.dtype == np.float64):
+            records = self._members.in_z_order(records, capacity_for(len(records)))
         is_whole = all(particles.holds_all(low, high) for particles in self._sorted)
         counts = np.append(self._members.joined.counts, 0)
         present = np.bincount(records["group"], minlength=len(counts))
         records["group"] = np.where(present == counts, np.arange(len(counts)), len(counts) - 1)[records["group"]]
-        result = compute(Window(records, others, groups, len(counts) - 1))
+        types = self._search.type_of(records["row"])
+        result = compute(Window(records, types, others, groups, len(counts) - 1))
         centre = self._centre[groups]
         is_complete = is_whole | ((centre - result.reach >= low) & (centre + result.reach <= high))
         complete = groups[is_complete]

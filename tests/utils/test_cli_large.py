@@ -1,7 +1,6 @@
 """The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -36,17 +35,24 @@ def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def snapshot(tmp_path: Path, write_gadget: Callable[..., Path]) -> Path:
-    """Return a snapshot in three files, with compressed columns and identifiers in random order."""
+    """Return a snapshot in three files, with identifiers in random order; the second file has no stars."""
     random = np.random.default_rng(2)
     pos, vel = random.random((2, N, 3), np.float32)
     columns = {"Velocities": vel, "Masses": random.random(N, np.float32), "ParticleIDs": random.permutation(N)}
     folder = tmp_path / "snapdir"
     folder.mkdir()
-    ends = [0, 1200, 1500, N]
-    for part, rows in enumerate(slice(*ends) for ends in itertools.pairwise(ends)):
+    stars = {"Coordinates": random.random((600, 3), np.float32), "Masses": random.random(600, np.float32)}
+    stars |= {"Velocities": random.random((600, 3), np.float32), "ParticleIDs": N + random.permutation(600)}
+    ends = zip([0, 1200, 1500], [1200, 1500, N], [0, 400, 400], [400, 400, 600], strict=True)
+    for part, (start, end, first_star, last_star) in enumerate(ends):
         path = folder / f"snap_001.{part}.hdf5"
-        held = {name: column[rows] for name, column in columns.items()}
-        write_gadget(path, pos[rows], total=N, num_files=3, columns=held, header={"MassTable": np.zeros(6)})
+        held = {name: column[start:end] for name, column in columns.items()}
+        counts = {"ThisFile": [0, end - start, 0, 0, last_star - first_star, 0], "Total": [0, N, 0, 0, 600, 0]}
+        header = {"MassTable": np.zeros(6), **{f"NumPart_{name}": np.array(nums) for name, nums in counts.items()}}
+        write_gadget(path, pos[start:end], num_files=3, columns=held, header=header)
+        with h5py.File(path, "a") as file:
+            for name, column in stars.items() if first_star < last_star else ():
+                file[f"PartType4/{name}"] = column[first_star:last_star]
     return folder
 
 
@@ -99,8 +105,11 @@ def test_several_devices_write_the_bytes_of_a_search_in_memory(
     assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("options", "moment"), [((), "catalogue1"), (("--attach", "4"), "attach0"), (("--attach", "4"), "count0")]
+)
 def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interruption(
-    snapshot: Path, tmp_path: Path
+    snapshot: Path, tmp_path: Path, options: tuple[str, ...], moment: str
 ) -> None:
     command = [
         sys.executable,
@@ -115,19 +124,20 @@ def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interr
         "--b",
         "0.7",
     ]
-    command += ["--memory", "200kB", "--snapshot-output", "copy.hdf5"]
+    command += ["--memory", "200kB", "--snapshot-output", "copy.hdf5", *options]
 
     def run(count: int, **variables: str) -> list[Ended]:
         joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
         environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
         return run_commands([command] * count, environments, cwd=tmp_path)
 
-    ends = run(3, FAIL_IN="catalogue1")
+    ends = run(3, FAIL_IN=moment)
     assert [end.returncode for end in ends] == [2, 2, 2], ends
     assert (tmp_path / "pieces.hdf5.pieces" / "share5" / "slab0.npz").exists()
     ends = run(2)
     assert [end.returncode for end in ends] == [0, 0], ends
-    assert fof(snapshot, tmp_path / "whole.hdf5", "--snapshot-output", str(tmp_path / "whole_copy.hdf5")) == 0
+    copy = "--snapshot-output", str(tmp_path / "whole_copy.hdf5")
+    assert fof(snapshot, tmp_path / "whole.hdf5", *copy, *options) == 0
     assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
     assert (tmp_path / "copy.hdf5").read_bytes() == (tmp_path / "whole_copy.hdf5").read_bytes()
     assert not (tmp_path / "pieces.hdf5.pieces").exists()
@@ -192,6 +202,9 @@ def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(("--properties", "--subhaloes", "--min-bound", "10", "--layout", "gadget4"), id="Gadget-4"),
         pytest.param(("--subhaloes", "--type", "0", "--min-bound", "8"), id="internal energies"),
         pytest.param(("--properties",), id="lowest potential"),
+        pytest.param(("--attach", "0", "--properties"), id="attached gas"),
+        pytest.param(("--attach", "0", "--subhaloes", "--min-bound", "10"), id="subhaloes of attached gas"),
+        pytest.param(("--type", "0", "--attach", "1", "--subhaloes", "--min-bound", "8"), id="attached to gas"),
     ],
 )
 def test_properties_equal_the_results_in_memory_up_to_rounding(
@@ -216,6 +229,38 @@ def test_copies_with_subhaloes_have_the_bytes_of_a_search_in_memory(two_types: P
         command = ["fof", str(two_types), "--npart-min", "5", "--subhaloes", "--min-bound", "10", *copies, *options]
         assert cli.main(command) == 0
     assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="Gadget-4's distance"),
+        pytest.param(("--npart-min", "1", "--attach-within", "0.7"), id="particles alone"),
+        pytest.param(("--attach-within", "inf", "--layout", "gadget4"), id="any distance"),
+        pytest.param(("--type", "0", "--attach", "all", "--layout", "soap"), id="attached to gas"),
+        pytest.param(("--boxsize", "0", "--rlink", "0.4", "--layout", "swift"), id="open box"),
+    ],
+)
+def test_attached_particles_join_the_groups_of_a_search_in_memory(
+    two_types: Path, tmp_path: Path, use_devices: Callable[[int], None], options: tuple[str, ...], count: int
+) -> None:
+    for name, memory in (("whole", ()), ("pieces", ("--memory", f"{0.2 * count}MB"))):
+        use_devices(count if memory else 1)
+        outputs = [
+            *("-o", str(tmp_path / f"{name}.hdf5"), "--snapshot-output", str(tmp_path / f"{name}.copy.hdf5")),
+            *("--group-ids-output", str(tmp_path / f"{name}.numbers.hdf5")),
+        ]
+        length = () if "--rlink" in options else ("--b", "2")
+        assert (
+            cli.main(["fof", str(two_types), "--attach", "0", "--npart-min", "5", *length, *options, *memory, *outputs])
+            == 0
+        )
+    for suffix in ("", ".copy", ".numbers"):
+        result, expected = (tmp_path / f"{name}{suffix}.hdf5" for name in ("pieces", "whole"))
+        assert result.read_bytes() == expected.read_bytes(), suffix
+    box = options[:2] if "--boxsize" in options else ()
+    assert cli.main(["verify", str(tmp_path / "pieces.hdf5"), str(two_types), *box]) == 0
 
 
 @pytest.mark.parametrize("moment", ["window0_1", "window1_0"])
@@ -377,7 +422,6 @@ def test_full_disk_is_reported_and_the_run_continues(
     [
         (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
         (("--memory", "1kB"), "memory is 0.977 kiB, but"),
-        ((*MEMORY, "--attach", "0"), "--attach needs all particles in memory"),
         ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
     ],
 )

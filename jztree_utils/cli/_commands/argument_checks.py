@@ -17,8 +17,6 @@ _MAX_BINS = 10_000
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
-# Options of jztree fof that need all particles in memory.
-IN_MEMORY = ("attach",)
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
     **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
@@ -52,12 +50,6 @@ def _check_fof(args: Namespace) -> None:
                 )
     if args.b is not None and args.rlink is not None:
         raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
-    for name in IN_MEMORY if args.memory is not None else ():
-        if getattr(args, name):
-            raise ValueError(
-                f"--{name.replace('_', '-')} needs all particles in memory, but --memory finds groups piece by piece; "
-                "leave one out."
-            )
     if args.memory is not None and args.memory <= (minimum := _constants.PROGRAM_BYTES):
         raise ValueError(
             f"--memory is {args.memory / 1e6:g} MB, but Python and the compiled searches alone need "

@@ -133,8 +133,9 @@ def _run_piecewise(
                 columns |= shapes(cata, columns)
             extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
             info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
-            tables: dict[str, Any] = {"extra": extra, "subhaloes": subhaloes}
-            members = groups.ids, lambda: {source.ptype: groups.numbers()}, groups.rows
+            by_type = fof_large.count_types(part, groups)
+            tables: dict[str, Any] = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+            members = groups.ids, lambda: fof_large.numbers_of(part, groups), groups.rows
             result = _Result(info, options, cata, *members, left_out=left_out, **tables)
             _finish(args, run, part, part.part.pos, result)
 

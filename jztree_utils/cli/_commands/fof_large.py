@@ -23,7 +23,7 @@ from .._particles.on_disk import OnDisk, on_disk
 from .._particles.reading import Source, open_matter
 from .._report import is_quiet, number, stage, warn
 from .._verbose import print_snapshot
-from .argument_checks import IN_MEMORY, with_properties
+from .argument_checks import with_properties
 from .dry_run import Work, memory_needed
 from .outputs import Run
 from .snapshots import open_checked
@@ -36,7 +36,7 @@ def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> boo
     """Return whether to find groups piece by piece: on request, or if the particles do not fit into memory."""
     if args.memory is not None:
         return True
-    if io.is_shared(mesh) or any(getattr(args, name) for name in IN_MEMORY):
+    if io.is_shared(mesh):
         return False
     need, have = memory_needed(source, mesh, work)
     return have is not None and need > have
@@ -45,9 +45,9 @@ def is_piecewise(args: Namespace, source: Source, mesh: Mesh, work: Work) -> boo
 def open_pieces(source: Source, layout: str | None, spheres: bool) -> OnDisk:
     """Open the snapshot without reading particles; with ``spheres``, also the matter that counts in spheres."""
     with stage("open the snapshot"):
-        (snapshot,) = snapshots = open_checked(source, layout)
+        snapshots = open_checked(source, layout)
         print_snapshot(snapshots)
-        return on_disk(snapshot, _NAMES, open_matter(source, snapshots) if spheres else None)
+        return on_disk(snapshots, _NAMES, open_matter(source, snapshots) if spheres else None)
 
 
 def find_groups(
@@ -59,10 +59,11 @@ def find_groups(
         # Each slice would warn; instead a single warning follows below.
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         groups = large.group_pieces(
-            large.pieces_of(part.snapshot, part.wide, _properties(args)),
+            _types(args, part),
             rlink,
             part.header.boxsize or None,
             options.cfg,
+            attach_within=options.attach_within,
             memory=args.memory,
             folder=folder_of(run),
             mesh=mesh,
@@ -75,9 +76,10 @@ def find_groups(
     return groups
 
 
-def _properties(args: Namespace) -> tuple[str, ...]:
-    """Return the properties that are read if they exist."""
-    return (*_NAMES, "internal_energy") if args.subhaloes else _NAMES
+def _types(args: Namespace, part: OnDisk) -> list[large.Pieces]:
+    """Return the particles of the grouped type and of attached types."""
+    names = (*_NAMES, "internal_energy") if args.subhaloes else _NAMES
+    return [large.pieces_of(snapshot, part.wide, names) for snapshot in part.snapshots]
 
 
 def needs_surroundings(options: GroupOptions) -> bool:
@@ -92,13 +94,29 @@ def find_properties(
     if not needs_surroundings(options):
         return {}, None
     matter = [large.pieces_of(snapshot, part.wide) for snapshot in part.matter]
-    masses = [part.snapshot.shared_mass, *(pieces.shared_mass for pieces in matter)]
-    neighbours = options.neighbours or min(NEIGHBOURS, part.num)
-    properties = WindowProperties(options, part.header.boxsize, groups.corners, masses, neighbours, part.wide)
+    masses = [None if part.attached else part.snapshot.shared_mass, *(pieces.shared_mass for pieces in matter)]
+    neighbours = options.neighbours or min(NEIGHBOURS, sum(snapshot.num for snapshot in part.snapshots))
+    properties = WindowProperties(options, part.header.boxsize, masses, part.types(), neighbours, part.wide)
     with stage("find properties", part.num), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         columns, lists = groups.near_groups(properties, matter)
     return columns, None if options.subhaloes is None else subhalo_table(lists)
+
+
+def count_types(part: OnDisk, groups: large.LargeGroups) -> io.TypeTable | None:
+    """Return the numbers and masses of the types in each group, None for one type."""
+    table = groups.by_type()
+    if table is None:
+        return None
+    result = io.TypeTable(*(np.zeros((len(rows), io.NUM_TYPES), rows.dtype) for rows in table))
+    result.count[:, part.types()], result.mass[:, part.types()] = table
+    return result
+
+
+def numbers_of(part: OnDisk, groups: large.LargeGroups) -> dict[int, np.ndarray]:
+    """Return the group of each particle by type, see `io.group_of_rows`."""
+    ends = np.cumsum([snapshot.num for snapshot in part.snapshots])
+    return dict(zip(part.types(), np.split(groups.numbers(), ends[:-1]), strict=True))
 
 
 def warn_of_particles(part: OnDisk, groups: large.LargeGroups) -> None:
@@ -117,18 +135,24 @@ def folder_of(run: Run) -> Path | None:
 
 def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """Describe the passes over the files, the temporary files, and the time, in words and for scripts."""
-    (snapshot,) = snapshots = open_checked(source, None)
-    part = on_disk(snapshot, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
-    keeps = with_properties(args) or args.subhaloes
-    pieces = large.pieces_of(snapshot, part.wide, _properties(args))
+    snapshots = open_checked(source, None)
+    part = on_disk(snapshots, _NAMES, open_matter(source, snapshots) if with_properties(args) else None)
+    keeps, types = with_properties(args) or args.subhaloes, _types(args, part)
     matter = [large.pieces_of(opened, part.wide) for opened in part.matter]
-    rows = large.rows_in(args.memory, pieces, devices=len(mesh.local_devices))
-    rows = min(rows, max(-(-snapshot.num // mesh.size), 1))
-    disk = large.disk_bytes(pieces, [pieces, *matter] if keeps else [])
-    slabs, seconds = math.ceil(snapshot.num / rows), _seconds(pieces, rows) / mesh.size
-    passes = "positions of all particles, their sorted copies, properties of all particles, members of groups"
+    rows = large.rows_in(args.memory, large.joined_types(types), devices=len(mesh.local_devices))
+    rows = min(rows, max(-(-sum(pieces.num for pieces in types) // mesh.size), 1))
+    disk = large.disk_bytes(types, matter if keeps else None)
+    slabs, seconds = math.ceil(part.num / rows), _seconds(types, rows) / mesh.size
+    passes = [
+        "positions of all particles",
+        "their sorted copies",
+        *(["those around attached particles", "counts of groups"] if part.attached else []),
+        "properties of all particles",
+        "members of groups",
+        *(["surroundings of groups"] if keeps else []),
+    ]
     lines = [
-        ("passes", f"5: {passes}, surroundings of groups" if keeps else f"4: {passes}"),
+        ("passes", f"{len(passes)}: {', '.join(passes)}"),
         ("slabs", f"about {slabs:,} of at most {rows:,} particles"),
         (
             "disk",
@@ -142,18 +166,25 @@ def plan(args: Namespace, run: Run, source: Source, mesh: Mesh) -> tuple[list[tu
     return lines, {"slabs": slabs, "bytes_on_disk": disk, "seconds": seconds}
 
 
-def _seconds(pieces: large.Pieces, rows: int) -> float:
+def _seconds(types: list[large.Pieces], rows: int) -> float:
     """Estimate the time for all particles from that of random points in as many slabs, if these are few."""
-    num = min(pieces.num, _SAMPLE)
-    random, (dtype, (dims,)) = np.random.default_rng(1), pieces.columns["pos"]
-    held = {name: pieces.columns[name] for name in ("vel", "mass") if name in pieces.columns}
-    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in held.items()}
-    columns |= {"pos": random.random((num, dims)).astype(dtype), "id": np.arange(num)}
-    sample, rlink = large.pieces_of([ParticleData(**columns)]), 0.2 * num ** (-1 / dims)
+    pieces, random = large.joined_types(types), np.random.default_rng(1)
+    share = min(_SAMPLE / pieces.num, 1.0)
+    nums = [math.ceil(share * particles.num) for particles in types]
+    sample = [large.pieces_of([_random_points(pieces, num, random)]) for num in nums]
+    rlink = 0.2 * nums[0] ** (-1 / pieces.columns["pos"][1][0])
     cfg, seconds = FofConfig(catalogue=CatalogueConfig(npart_min=2)), 0.0
-    rows = max(num // min(-(-pieces.num // rows), _SLABS), 1)
+    rows = max(sum(nums) // min(-(-pieces.num // rows), _SLABS), 1)
     for _ in range(2):  # the first search compiles
         start = time.perf_counter()
         large.group_pieces(sample, rlink, 1.0, cfg, rows=rows, quiet=True, by_id=True).close()
         seconds = time.perf_counter() - start
-    return seconds * pieces.num / num
+    return seconds * pieces.num / sum(nums)
+
+
+def _random_points(pieces: large.Pieces, num: int, random: np.random.Generator) -> ParticleData:
+    """Return random points with the properties of particles."""
+    held = {name: pieces.columns[name] for name in ("vel", "mass") if name in pieces.columns}
+    columns: dict[str, Any] = {name: np.zeros((num, *shape), kind) for name, (kind, shape) in held.items()}
+    dtype, shape = pieces.columns["pos"]
+    return ParticleData(pos=random.random((num, *shape)).astype(dtype), id=np.arange(num), **columns)

@@ -12,7 +12,6 @@ from jztree.density import smoothing_length
 from jztree.fof import sort_by_group
 from jztree.jax_ext import exact
 from jztree.substructure import Subhaloes, subhaloes
-from jztree.tree import zsort
 
 from ... import io, large
 from ..._arrays import box_lengths
@@ -20,7 +19,6 @@ from .group_properties import GroupOptions, group_properties
 from .particles import Member
 from .spheres import is_sphere
 
-_FEWEST = 1024  # capacity of the smallest window
 _NUMBER = "number of the group"  # a name that no other column has
 
 
@@ -31,16 +29,16 @@ class WindowProperties:
     Attributes:
         options: The options of the properties.
         boxsize: The box.
-        corners: The corners of all particles, which determine the z-order.
-        masses: The shared mass of the particles of each type, the grouped type first; None for individual masses.
+        masses: The shared mass of the particles in groups, and of each other type; None for individual masses.
+        types: The types that may be in groups, the grouped type first.
         neighbours: Number of neighbours that the results depend on.
         wide: Whether to compute in float64.
     """
 
     options: GroupOptions
     boxsize: Any
-    corners: np.ndarray
     masses: list[float | None]
+    types: list[int]
     neighbours: int
     wide: bool
 
@@ -49,9 +47,11 @@ class WindowProperties:
         if len(window.particles) < self.neighbours:
             return large.NearGroups(np.full(len(window.groups), np.inf))
         with jax.enable_x64(self.wide):
-            records = self._in_z_order(window.particles)
+            records = window.particles
             part = self._particles(records, self.masses[0], Member)
             part.row = np.arange(len(part.pos), dtype=np.int32)
+            if len(self.types) > 1:
+                part.kind = large.padded(np.asarray(self.types, np.int32)[window.types], len(part.pos))
             others = [
                 self._particles(rows, mass, ParticleData)
                 for rows, mass in zip(window.others, self.masses[1:], strict=True)
@@ -90,24 +90,11 @@ class WindowProperties:
             return None
         return jax.device_get(self.options.subhaloes.find(grouped, cata, self.boxsize or None, subhaloes.jit))
 
-    def _in_z_order(self, records: np.ndarray) -> np.ndarray:
-        """Return particles in the z-order of all particles, as in a search in memory."""
-        box = box_lengths(self.boxsize, records["pos"].shape[1])
-        pos = large.padded(records["pos"], _capacity(len(records)))
-        order = np.asarray(zsort.jit(pos, box, (self.corners[0], self.corners[1]))[1])
-        return records[order[order < len(records)]]
-
     def _particles(self, records: np.ndarray, mass: float | None, kind: Any) -> Any:
-        capacity = _capacity(len(records))
+        capacity = large.capacity_for(len(records))
         names = [name for name in ("pos", "vel", "mass", "internal_energy") if name in (records.dtype.names or ())]
         columns: dict[str, Any] = {name: large.padded(records[name], capacity) for name in names}
         return kind(**({"mass": mass} | columns), num=len(records))
-
-
-def _capacity(num: int) -> int:
-    """Return a capacity, of which there are few, because each is compiled: four from a power of two to the next."""
-    step = max(_FEWEST, 1 << max(num - 1, 0).bit_length() >> 3)
-    return max(-(-num // step), 1) * step
 
 
 def _first_rows(group: np.ndarray, num_groups: int, capacity: int) -> np.ndarray:

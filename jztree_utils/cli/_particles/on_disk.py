@@ -13,7 +13,7 @@ from ... import io
 from .box import count_outside
 from .mean_mass import mean_of
 from .one_device import OneDevice
-from .reading import Matter, needs_64_bits
+from .reading import Matter, common_id_dtype, common_properties, needs_64_bits
 
 _SLICE = 2**22  # rows in memory at a time
 
@@ -59,25 +59,29 @@ class OnDisk(OneDevice):
         return mean_of(self.part.mass)
 
 
-def on_disk(snapshot: io.Snapshot, optional: tuple[str, ...], matter: Matter | None = None) -> OnDisk:
+def on_disk(snapshots: list[io.Snapshot], optional: tuple[str, ...], matter: Matter | None = None) -> OnDisk:
     """Return the particles of a snapshot without reading them.
 
     Args:
-        snapshot: The snapshot of the grouped type.
+        snapshots: The snapshot, opened for the grouped type and for each attached type.
         optional: Names of properties that it may lack.
         matter: Further types that count in spheres, None without spheres.
     """
     others = [] if matter is None else matter.snapshots
     of_others = [other.present(("pos",), tuple(name for name in optional if name != "id")) for other in others]
-    names = snapshot.present(("pos",), optional)
-    wide = any(needs_64_bits(*pair) for pair in zip([snapshot, *others], [names, *of_others], strict=True))
+    names = common_properties(snapshots, optional)
+    if "id" in names:
+        common_id_dtype(snapshots)
+    of_types = [names] * len(snapshots) + of_others
+    wide = any(needs_64_bits(*pair) for pair in zip([*snapshots, *others], of_types, strict=True))
+    part, *attached = (_stored(snapshot, names) for snapshot in snapshots)
     return OnDisk(
-        snapshots=[snapshot],
-        ndim=snapshot.layout("pos")[1][0],
+        snapshots=snapshots,
+        ndim=snapshots[0].layout("pos")[1][0],
         properties=frozenset(names),
         wide=wide,
-        part=_stored(snapshot, names),
-        attached={},
+        part=part,
+        attached={snapshot.ptype: particles for snapshot, particles in zip(snapshots[1:], attached, strict=True)},
         others={other.ptype: _stored(other, held) for other, held in zip(others, of_others, strict=True)},
         spheres_of="" if matter is None else matter.words,
         matter=others,
@@ -90,4 +94,4 @@ def _stored(snapshot: io.Snapshot, names: list[str]) -> ParticleData:
     if "mass" in names:
         shared = snapshot.shared_mass
         columns["mass"] = StoredColumn(snapshot, "mass") if shared is None else shared
-    return ParticleData(**columns)
+    return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num)

@@ -117,15 +117,14 @@ def read_particles(
     """
     first = snapshots[0]
     with io.failing_together(mesh):
-        in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
-        names = [name for name in first.present(("pos",), optional) if name in in_all and name != "internal_energy"]
+        names = common_properties(snapshots, optional)
         with_energies = [
             snapshot for snapshot in snapshots if "internal_energy" in snapshot.present(("pos",), optional)
         ]
         ndim = first.layout("pos")[1][0]
         others = [] if matter is None else matter.snapshots
         check_fits([*snapshots, *others], mesh.size)
-        id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
+        id_dtype = common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
     of_others = tuple(name for name in optional if name in ("mass", "vel"))
     motions = [snapshot.present(("pos",), of_others) for snapshot in others]
     wide = any(needs_64_bits(snapshot, names) for snapshot in snapshots)
@@ -149,6 +148,12 @@ def read_particles(
         if mesh.size == 1:
             return OneDevice(**about)
         return ManyDevices(mesh=mesh, id_dtype=id_dtype, **about)
+
+
+def common_properties(snapshots: list[io.Snapshot], optional: tuple[str, ...]) -> list[str]:
+    """Return the names of positions and of those ``optional`` properties that all types have."""
+    in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
+    return [name for name in snapshots[0].present(("pos",), optional) if name in in_all and name != "internal_energy"]
 
 
 def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -> ParticleData:
@@ -179,7 +184,7 @@ def needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
     return np.dtype(np.float64) in stored or bool(far.any()) or not fits_float32(shared or 0.0)
 
 
-def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
+def common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
     """Return the integer dtype for the identifiers of all types. Raises ValueError if no dtype fits."""
     dtypes = {snapshot.ptype: snapshot.layout("id")[0] for snapshot in snapshots}
     common = np.result_type(*dtypes.values())
