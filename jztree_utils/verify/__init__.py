@@ -12,6 +12,7 @@ from ._neighbours import counts_within, neighbours, pair_counts
 from ._points import Verification
 from ._spanning_tree import spanning_tree
 from ._spheres import sphere_properties, spheres
+from ._subhaloes import subhaloes
 
 __all__ = [
     "Verification",
@@ -29,4 +30,5 @@ __all__ = [
     "sphere_properties",
     "spheres",
     "spin",
+    "subhaloes",
 ]

@@ -119,16 +119,11 @@ def lowest_potential_particle(
     points, length = Points(grouped, boxsize), one_length(softening, "softening")
     weight = weights_of(grouped, len(points))
 
-    def potentials(members: np.ndarray, particles: np.ndarray) -> np.ndarray | None:
+    def of_members(members: np.ndarray, particles: np.ndarray) -> np.ndarray | None:
         offsets = points.offsets(points.pos[particles[0]], members)
         if ((points.box > 0) & (np.ptp(offsets, axis=0) >= points.box / 2)).any():
             return None  # the search is defined for groups that are smaller than half the box
-        result = np.empty(len(particles))
-        for place, row in enumerate(particles):
-            distance = np.hypot(points.distances(points.pos[row], members), length)
-            distance[(members == row) | (distance == 0)] = np.inf
-            result[place] = -(weight[members] / distance).sum()
-        return result
+        return potentials(points, weight, members, particles, length)
 
     def fault(group: int, row: int, values: np.ndarray) -> str | None:
         lowest = values.min()
@@ -136,7 +131,19 @@ def lowest_potential_particle(
             return f"group {group} has a particle of potential {lowest:.9g}, below that of its centre, {values[0]:.9g}"
         return None
 
-    return _compare(points, cata, pos, "particles of lowest potential", (potentials, fault), samples, seed)
+    return _compare(points, cata, pos, "particles of lowest potential", (of_members, fault), samples, seed)
+
+
+def potentials(
+    points: Points, weight: np.ndarray, members: np.ndarray, particles: np.ndarray, softening: float
+) -> np.ndarray:
+    """Return the Plummer potentials of some particles by the other members, for a constant of gravity of 1."""
+    result = np.empty(len(particles))
+    for place, row in enumerate(particles):
+        distance = np.hypot(points.distances(points.pos[row], members), softening)
+        distance[(members == row) | (distance == 0)] = np.inf
+        result[place] = -(weight[members] / distance).sum()
+    return result
 
 
 def _compare(

@@ -91,6 +91,32 @@ def test_an_error_in_each_column_is_found_by_the_check_of_its_column(
         assert check_of[name] in capsys.readouterr().err, name
 
 
+@pytest.mark.parametrize("layout", ["native", "gadget4"])
+def test_an_error_in_a_column_of_subhaloes_is_found(
+    with_properties: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    catalogue, snapshot = tmp_path / "subhaloes.hdf5", str(with_properties[1])
+    options = ["--subhaloes", "--min-bound", "8", "--attach", "0,4", "--rlink", "0.3", "--layout", layout]
+    assert cli.main(["fof", snapshot, "-o", str(catalogue), *options, "-q"]) == 0
+    assert cli.main(["verify", str(catalogue), snapshot, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    missing = summary["not_checked"].removeprefix("not checked: ").split(", ")
+    assert sorted(missing) == ["spin of subhaloes", "vel of subhaloes"]
+    (check,) = (check for check in summary["checks"] if check["content"] == "subhaloes")
+    assert check["rows"] == check["checked"] >= 2
+    folder = tmp_path / "changed"
+    folder.mkdir()
+    if layout == "gadget4":
+        for name in ("SubhaloPos", "SubhaloIDMostbound", "SubhaloMass", "SubhaloLenType"):
+            result = changed(catalogue, folder, f"Subhalo/{name}", plant)
+            assert cli.main(["verify", str(result), snapshot, "-q"]) == 2, name
+        return
+    for column in check["columns"]:
+        result = changed(catalogue, folder, column.replace("subhaloes", "Subhaloes"), plant)
+        assert cli.main(["verify", str(result), snapshot, "-q"]) == 2
+        assert "subhaloes" in capsys.readouterr().err, column
+
+
 def test_columns_without_a_check_are_named(
     with_properties: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

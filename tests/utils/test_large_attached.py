@@ -25,7 +25,7 @@ def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clustered(num: int, seed: int, dims: int = 3, dtype: Any = np.float32) -> jz.data.ParticleData:
-    """Return particles of which two thirds are in clumps."""
+    """Return particles, two thirds in clumps."""
     random, centres = np.random.default_rng(seed), np.random.default_rng(0).random((12, dims))
     pos = random.random((num, dims))
     clumped = random.random(num) < 2 / 3

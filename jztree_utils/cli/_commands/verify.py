@@ -19,6 +19,7 @@ from .argument_checks import check_arguments, particle_types
 from .drawn import catalogue_of
 from .snapshots import complete_header, read_options, snapshot_path
 from .verify_properties import Properties, unchecked
+from .verify_subhaloes import verify_subhaloes
 
 
 def run_verify(args: Namespace) -> None:
@@ -118,7 +119,10 @@ def _groups(
         types = np.repeat([one.ptype for one in snapshots], [len(particles.pos) for particles in parts])[rows]
         yield _types(content.by_type, count, types, columns.get("mass"))
     cata = replace(cata, offset=np.cumsum(count) - count)
-    yield verify.catalogue(ParticleData(**columns, num=len(rows)), cata, **options)
+    grouped = ParticleData(**columns, num=len(rows))
+    yield verify.catalogue(grouped, cata, **options)
+    if content.subhaloes is not None and made_with.get("subhaloes"):
+        yield verify_subhaloes(args, content, made_with, (grouped, cata, ids, rows), snapshots)
     if content.extra:
         checked = _properties(args, content, parts, rows, snapshots, source)
         yield from replace(checked, is_converted=is_converted).checks()

@@ -16,6 +16,7 @@ from .._particles.group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .._particles.known_properties import comoving_densities, newton
 from .._particles.spheres import PROPERTIES_OF, is_sphere, peak_within, sphere_densities
 
+OF_SUBHALOES = "subhaloes/"  # beginning of the names of their columns
 _SAMPLES = 50  # spheres that are computed again by default, from all matter
 _ROUNDED = 4  # error of positions that were converted to another unit and back, in units of the last digit
 _AXES = {"lengths": "axis_lengths", "ratios": "axis_ratios", "directions": "principal_axes"}
@@ -149,6 +150,5 @@ def unchecked(content: io.CatalogueContent, checked: Sequence[str]) -> str:
     """Return a sentence about the columns of a catalogue that no check covers; empty if every column has a check."""
     columns: Mapping[str, Any] = io.catalogue_columns(content.catalogue, content.extra)
     words = [name for name in columns if name not in checked]
-    if content.subhaloes is not None:
-        words.append("all columns of subhaloes")
+    words += [f"{name} of subhaloes" for name in content.subhaloes or {} if f"{OF_SUBHALOES}{name}" not in checked]
     return f"not checked: {', '.join(words)}" if words else ""

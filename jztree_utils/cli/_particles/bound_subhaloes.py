@@ -2,6 +2,7 @@
 
 import math
 
+from ... import io
 from .known_properties import comoving_densities, newton, types_in_words
 from .particles import Particles
 from .subhalo_search import SubhaloOptions
@@ -31,10 +32,15 @@ def subhalo_options(part: Particles, softening: float, min_bound: int, candidate
         )
     if part.ndim > _MAX_DIMS:
         raise ValueError(f"--subhaloes needs 1 to {_MAX_DIMS} dimensions, but the positions have {part.ndim}.")
-    a, hubble = header.scale_factor, 0.0
-    if header.omega0 and header.comoving is not False:
-        critical = comoving_densities(header, part.types()).get("critical")
-        if critical is None:
-            raise ValueError("--subhaloes needs OmegaLambda for the Hubble flow; give --omega-lambda.")
-        hubble = math.sqrt(8 * math.pi / 3 * gravity * critical / a**3)
-    return SubhaloOptions(gravity, hubble, a, softening, min_bound, candidates)
+    hubble = hubble_constant(header, gravity, part.types())
+    return SubhaloOptions(gravity, hubble, header.scale_factor, softening, min_bound, candidates)
+
+
+def hubble_constant(header: io.SnapshotHeader, gravity: float, types: list[int]) -> float:
+    """Return the Hubble constant at the time of a snapshot, 0 without expansion. Raise ValueError if it is unknown."""
+    if not header.omega0 or header.comoving is False:
+        return 0.0
+    critical = comoving_densities(header, types).get("critical")
+    if critical is None:
+        raise ValueError("--subhaloes needs OmegaLambda for the Hubble flow; give --omega-lambda.")
+    return math.sqrt(8 * math.pi / 3 * gravity * critical / header.scale_factor**3)
