@@ -26,7 +26,7 @@ _kinds: list[type] = []
 
 @dataclass_transform(kw_only_default=True)
 def options(cls: type[_T]) -> type[_T]:
-    """Make ``cls`` a hashable dataclass that rejects unknown options and ignores those that size allocations."""
+    """Make ``cls`` a hashable dataclass that rejects unknown options and ignores options that size allocations."""
     options_class = dataclass(kw_only=True, unsafe_hash=True)(cls)
     fields = [option.name for option in dataclasses.fields(options_class)]  # type: ignore[arg-type]
     properties = [name for name, value in vars(cls).items() if isinstance(value, property)]

@@ -35,7 +35,7 @@ def box_lengths(boxsize: ArrayLike | None, dims: int) -> np.ndarray:
 
 @contextmanager
 def full_precision(*sets: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the sets, and keep float64 in the block if one of them has its positions in a float64 NumPy array.
+    """Yield the sets, and keep float64 in the block if a set has its positions in a float64 NumPy array.
 
     All sets then have float64 positions, because the searches need one dtype, and are `Pos` without further columns.
 

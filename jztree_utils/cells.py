@@ -221,7 +221,7 @@ def _lattice(cell: Any, periodic: Any, dims: int) -> _Lattice:
     if vectors.shape != (dims, dims) or repeats.shape not in ((), (dims,)) or repeats.dtype.kind != "b":
         raise ValueError(
             f"cell has shape {vectors.shape} and periodic is {periodic}; cell must be ({dims}, {dims}), one lattice "
-            f"vector per row, or ({dims},), and periodic True or False for each of them."
+            f"vector per row, or ({dims},), and periodic True or False for each vector."
         )
     if not np.isfinite(vectors).all():
         raise ValueError("cell has a number that is NaN or infinite; lattice vectors must be finite.")

@@ -62,7 +62,7 @@ def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int 
 
     Args:
         N: Number of points on this device.
-        total_mass: Mass of all particles on all devices together, shared equally.
+        total_mass: Mass of the particles on all devices together, shared equally.
         seed: Seed of the random numbers.
         npad: Rows of padding to append.
         dim: Number of dimensions.
@@ -93,7 +93,7 @@ def gaussian_particles(
     Args:
         N: Number of points on this device.
         scale: Standard deviation of each coordinate.
-        total_mass: Mass of all particles on all devices together, shared equally.
+        total_mass: Mass of the particles on all devices together, shared equally.
         seed: Seed of the random numbers.
         npad: Rows of padding to append.
         dim: Number of dimensions.
@@ -131,7 +131,7 @@ def hernquist_posmass(
     Args:
         N: Number of points on this device.
         a: Scale radius.
-        total_mass: Mass of all particles on all devices together, shared equally.
+        total_mass: Mass of the particles on all devices together, shared equally.
         seed: Seed of the random numbers.
         npad: Rows of padding to append.
         dim: Number of dimensions; directions are isotropic.
@@ -169,7 +169,7 @@ def clustered_particles(
     characteristic_mass: float = 1e-3,
     concentration: float | None = None,
 ) -> PosMass:
-    """Sample ``N`` particles in the periodic unit box: haloes like those of a simulation, and a uniform background.
+    """Sample ``N`` particles in the periodic unit box: haloes as in a simulation, and a uniform background.
 
     Haloes are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, the radius with a
     mean density of 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
@@ -242,7 +242,7 @@ def _fill_halos(
     characteristic: float,
     concentration: float | None,
 ) -> None:
-    """Write the positions of the particles of all haloes to ``pos``, halo by halo."""
+    """Write the positions of the haloes' particles to ``pos``, halo by halo."""
     centres = random.random((len(counts), 3))
     radii = np.cbrt(3 * counts / (800 * np.pi * total))
     relation = np.clip(9 * (counts / max(characteristic, 1e-9)) ** -0.13, 4, 30)

@@ -109,7 +109,7 @@ class _Passes:
         return _by_kind(self._func(*_merged(fixed, by)))
 
     def _backward_of(self, by: tuple[bool, ...]) -> Callable[..., Any]:
-        """Return the backward pass as a function of the tensors (those with ``by`` vary) and the cotangents."""
+        """Return the backward pass as a function of the tensors (tensors with ``by`` vary) and the cotangents."""
 
         def pulled(*arrays: jax.Array) -> list[jax.Array]:
             primals, cotangents = arrays[: len(by)], arrays[len(by) :]

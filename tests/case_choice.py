@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name the limit, to distinguish the run from one of all cases."""
+    """Name the limit, to distinguish the run from a run with every case."""
     maximum = config.option.cases_of_each
     return (
         f"at most {maximum} of the cases of each test, all of fast ones; make test-all runs all cases"

@@ -63,7 +63,7 @@ def all_on_last(n: int, ndev: int) -> np.ndarray:
 
 
 def joined(stacked: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the rows of all ranks without padding."""
+    """Return the joined rows of the ranks, without padding."""
     return np.concatenate([np.asarray(stacked)[rank, :count] for rank, count in enumerate(counts)])
 
 
@@ -82,12 +82,12 @@ def _serpentine(rng: np.random.Generator) -> np.ndarray:
 
 
 def _crowded(rng: np.random.Generator) -> np.ndarray:
-    """Return points around the origin, some of them equal. An outlier puts all of them into one cell of the keys."""
+    """Return points around the origin, some equal. An outlier puts all points into one cell of the keys."""
     return np.r_[rng.random((500, 3)) - 0.5, rng.integers(-2, 3, (400, 3)) / 8, [[1e30, 0, 0]]]
 
 
 def _corners(rng: np.random.Generator) -> np.ndarray:
-    """Return corners of a cube, one of them at 0, where the spacing of floats is smaller than a cell of the keys."""
+    """Return corners of a cube, one at 0, where the spacing of floats is smaller than a cell of the keys."""
     return rng.choice([0, 0, 0.5], (900, 3))
 
 

@@ -222,7 +222,7 @@ def pair_distances(query: np.ndarray, source: np.ndarray, idx: np.ndarray, box: 
 
 
 def components(pos: np.ndarray, rlink: Any, box: Any = None) -> np.ndarray:
-    """Return labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64.
+    """Return labels of the connected components of pairs with squared distance at most ``rlink**2`` in float64.
 
     With a length per point, the mean of the lengths of both points counts.
     """
@@ -294,7 +294,7 @@ def order_over_ranks(label: np.ndarray, nums: Any, npart_min: int) -> np.ndarray
 
 
 def one_device_order(cata: Any, n: int) -> np.ndarray:
-    """Return the order that sorts the ``n`` joined rows of several ranks like those of one device.
+    """Return the order that sorts the ``n`` joined rows of several ranks as on one device.
 
     cata: a catalogue with global offsets.
     """

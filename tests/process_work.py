@@ -17,7 +17,7 @@ RANKS, NPAD, BOX = 4, 40, 1.0
 
 
 def start(shape: tuple[int, ...] = (RANKS,)) -> jax.sharding.Mesh:
-    """Join the processes. Return the mesh of all their devices."""
+    """Join the processes. Return the mesh of their devices."""
     launch.initialize(heartbeat_timeout_seconds=100)
     return jax.make_mesh(shape, ("nodes", "gpus")[-len(shape) :])
 

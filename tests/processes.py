@@ -123,7 +123,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process with its children, such as those of mpirun, or the remaining children if it has ended."""
+    """Kill the process with its children, such as mpirun's, or the remaining children if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

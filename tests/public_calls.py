@@ -1,4 +1,4 @@
-"""Calls of all public functions that compute something, for tests that apply to each of them. Not a test.
+"""Calls of the public functions that compute something, for tests that apply to each function. Not a test.
 
 `CALLS` holds at least one call per function; `missing` names the public functions without one.
 """
@@ -16,7 +16,7 @@ from jztree.config import CatalogueConfig, FofConfig, TreeConfig
 from jztree.data import FofCatalogue, ParticleData
 from jztree.links import SubhaloMembers
 
-ROWS, NUM = 60, 57  # rows of arrays, and the number of them that hold particles
+ROWS, NUM = 60, 57  # rows of arrays, and the number of rows that hold particles
 # Modules without searches: ranks, options, processes, and JAX extensions.
 _NO_SEARCHES = {"comm", "config", "jax_ext", "launch", "stats"}
 # A marker for fields of dataclasses, and functions of a mesh, which test_local_arrays.py calls.
@@ -25,7 +25,7 @@ _SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 
 class Call(NamedTuple):
-    """A public function and the arguments of one call of it."""
+    """A public function and the arguments of a call."""
 
     function: Any
     arguments: dict[str, Any]

@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 
 def run(folder: Path, replace: str, tests: str, *options: str) -> list[Case]:
-    """Run tests in a separate process, and return those that were not skipped.
+    """Run tests in a separate process, and return the tests that were not skipped.
 
     replace: code that replaces their classes by ours, lists ours as ``OURS``, and names as ``USE`` the method called by
     each use of them. tests: code that imports the tests. options: of pytest.

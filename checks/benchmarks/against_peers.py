@@ -97,7 +97,7 @@ def tree_cases() -> Iterator[Case]:
 
 
 def cluster_cases() -> Iterator[Case]:
-    """Yield HDBSCAN* of points in an open box, half of them in clumps."""
+    """Yield HDBSCAN* of points in an open box; half are in clumps."""
     n, rng = 10**6, np.random.default_rng(6)
     clumps = rng.random((200, 3))[rng.integers(0, 200, n // 2)] + 0.01 * rng.standard_normal((n // 2, 3))
     pos = rng.permutation(np.concatenate([clumps, rng.random((n // 2, 3))]))

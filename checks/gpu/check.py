@@ -31,7 +31,7 @@ class Stage:
         run: Runs its missing parts.
         purpose: A few words for users.
         seconds: The expected time on a machine with 16 cores and an H100. docs/gpu.md names the measured ones.
-        record: The name of its findings in the record, if they are those of another stage.
+        record: The name of its findings in the record, if another stage has them.
     """
 
     run: Callable[[Session], None]
@@ -56,7 +56,7 @@ STAGES: dict[str, Stage] = {
     ),
     "floor": Stage(timing.floor, "the limits of the device", 10),
     "time": Stage(timing.run, "all timed cases of this library", 900),
-    "buffers": Stage(timing.run, "some of them with the kernels outside of command buffers", 200),
+    "buffers": Stage(timing.run, "some with the kernels outside of command buffers", 200),
     "peers": Stage(timing.run, "other libraries", 900),
     "report": Stage(report.write, "the tables", 1),
 }

@@ -13,7 +13,7 @@ from .inputs import inputs, key_of
 from .samples import power
 from .session import Session, module
 
-# The programs whose kernel calls are repeated. The sanitizers repeat those with few particles.
+# The programs whose kernel calls are repeated. The sanitizers repeat the calls with few particles.
 PROGRAMS = ({"n": 10**4}, {"n": 10**4, "dims": 2, "dtype": "float64"}, {"n": 10**6})
 _SMALL_PROGRAMS = ({"n": 1000}, {"n": 1000, "dims": 2, "dtype": "float64"})
 _FEW = 10**5
@@ -52,7 +52,7 @@ def record_calls(session: Session, selected: Sequence[dict[str, Any]] | None = N
 
 
 def calls_folder(session: Session, program: dict[str, Any]) -> Path:
-    """Return the folder of the recorded calls of these sources."""
+    """Return the folder with the recorded calls of the sources."""
     return session.work / f"calls_{session.source.split()[0]}_{_key(program).replace(' ', '_')}"
 
 
@@ -78,7 +78,7 @@ def smoke(session: Session) -> None:
 
 
 def compare(session: Session) -> None:
-    """Compare all inputs, or those whose keys contain one of the chosen words."""
+    """Compare all inputs, or inputs whose keys contain one of the chosen words."""
     keyed = {key_of(job_input): job_input for job_input in inputs(session.small)}
     distribute(
         session,

@@ -25,7 +25,7 @@ def floor(session: Session) -> None:
 
 
 def figures(session: Session) -> None:
-    """Time the figures to beat with this library. The findings are those of the stage `time`, which does the rest."""
+    """Time the figures to beat with this library. The stage `time` has the findings, and does the rest."""
     for case in listed(session.small, session.words):
         if case.urgency == FIGURES:
             time_case(session, case, "ours", home())

@@ -1,7 +1,7 @@
 """Map one function over one mesh: place, compile, run, and run again if a buffer was too small (`.capacity`).
 
-Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, for any names, and None marks an
-argument that is static, that is, compiled in. `.mappers` has the functions that create such maps.
+Specs are the specs of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, for any names, and None
+marks an argument that is static, that is, compiled in. `.mappers` has the functions that create such maps.
 """
 
 import contextlib

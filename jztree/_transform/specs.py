@@ -20,7 +20,7 @@ def is_spec(value: Any) -> bool:
 
 
 def name_all_axes(specs: Any, axes: tuple[str, ...]) -> Any:
-    """Replace ``P(-1)`` in ``specs`` by the axes of a mesh, or those that are mapped over."""
+    """Replace ``P(-1)`` in ``specs`` by the axes of a mesh, or by its mapped axes."""
     return jax.tree.map(lambda spec: P(axes) if spec == P(-1) else spec, specs, is_leaf=is_spec)
 
 
@@ -52,7 +52,7 @@ def argument_reader(signature: inspect.Signature) -> ArgumentReader:
     """Return a function that returns all arguments of a call by name, in the order of ``signature``.
 
     That function also returns the names of the passed arguments. Omitted arguments have their defaults. Arguments in
-    ``*args`` get the names ``args[0]`` and so on, those in ``**kwargs`` keep their names.
+    ``*args`` get the names ``args[0]`` and so on, and ``**kwargs`` keep their names.
 
     `inspect.Signature.bind` takes a tenth of the time of a search among 300 particles. So it is used only for rare
     cases: positional-only arguments, variable numbers of arguments, and invalid calls, which it reports.
@@ -118,7 +118,7 @@ def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) 
     Args:
         in_specs: A dict by name, a tuple for the first arguments, or one spec for all.
         names: Names of the arguments.
-        any_names: Whether a dict may name arguments that are absent from this call, and those of ``*args`` by one name.
+        any_names: Whether a dict may name arguments that are absent from this call, and all of ``*args`` by one name.
     """
     if isinstance(in_specs, dict) and (any_names or in_specs.keys() <= set(names)):
         return {name: in_specs.get(name, in_specs.get(name.partition("[")[0])) for name in names}

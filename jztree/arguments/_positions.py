@@ -1,4 +1,4 @@
-"""Validation of positions: those of particles, and those of queries that must match them."""
+"""Validation of the positions of particles, and of queries that must match them."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ def check(num: ArrayLike, failed: Any, numbers: Sequence[Any], sentence: str) ->
     Args:
         num: int32 scalar.
         failed: Whether to raise. If ``sentence`` has several lines, the number of the line to report, from 1 on.
-        numbers: int32 scalars. Those of the first rank that failed replace ``{0}``, ``{1}`` in ``sentence``.
+        numbers: int32 scalars. The numbers on the first rank that failed replace ``{0}``, ``{1}`` in ``sentence``.
         sentence: The message, or several, one per line. It must agree on all ranks.
 
     Returns:
@@ -76,7 +76,7 @@ def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: jax.Array) 
     _, ndev, _ = get_rank_info()
     lines: list[str] = []
     numbers: list[Any] = []
-    before: list[int] = []  # number of sentences before those of each fault
+    before: list[int] = []  # number of sentences before the first one of each fault
     for fault in faults:
         before.append(len(lines))
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]

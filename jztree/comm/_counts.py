@@ -72,7 +72,7 @@ def starts_of(counts: jax.Array) -> jax.Array:
 
 
 def rank_and_row(starts: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the rank of each of the joined rows of all ranks, int32, and the row there. The rank of row -1 is -1.
+    """Return the rank of each joined row, int32, and the row on that rank. The rank of row -1 is -1.
 
     Args:
         starts: ``(r,)`` integers, the first row of each rank among the joined rows.

@@ -96,7 +96,7 @@ def exchange(
         rows: A pytree of arrays, each ``(n, ...)``.
         dest_counts: ``(r,)`` int32, the number of rows for each rank; or a `Traffic`, if the caller already has it.
         capacity: Capacity for received rows.
-        order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. It may
+        order: ``(m,)`` int32, the rows to send, in the order of their ranks. It may
             contain a row several times. None means that ``rows`` are already in that order.
         place: ``(capacity.rows,)`` int32, the destination of each received row. None orders them by sending rank, and
             within a rank in the order of sending.

@@ -127,7 +127,7 @@ def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax
 def with_real(
     derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], leaves: list[Any]
 ) -> list[jax.Array]:
-    """Return ``arrays``, where ``derive`` has replaced those of real numbers; it also gets their inputs."""
+    """Return ``arrays``, where ``derive`` has replaced arrays of real numbers; it also gets their inputs."""
     real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
     derived = derive([arrays[i] for i in real], [leaves[i] for i in real]) if real else []
     places = dict(zip(real, derived, strict=True))

@@ -1,4 +1,4 @@
-"""Sort rows of all ranks by unique keys, in equal shares."""
+"""Sort the rows on all ranks by unique keys, in equal shares."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ _Rows = TypeVar("_Rows")
 def sort_by_keys(
     rows: _Rows, keys_of: Callable[[_Rows], list[jax.Array]], num: jax.Array, name: str = "edges"
 ) -> tuple[_Rows, jax.Array]:
-    """Sort the rows of all ranks, and divide them into equal shares.
+    """Sort the rows on all ranks, and divide them into equal shares.
 
     Cost: two local sorts, a sum of one number per rank for each bit of a key, and one exchange.
 

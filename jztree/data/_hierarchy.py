@@ -21,8 +21,8 @@ class TreeHierarchy:
     end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
 
     Each box is the smallest one around the positions of the node, after these were wrapped into the periodic box. Boxes
-    and masses have derivatives. A face of a box has the derivatives of the particle on it, and a sum has those of the
-    particles of the node.
+    and masses have derivatives. A face of a box has the derivatives of the particle on it, and a sum has the
+    derivatives of the particles of the node.
 
     Below, ``m`` is the number of nodes in all planes.
 

@@ -32,7 +32,7 @@ from ._rows import get_num, map_rows, replace_num, split_rows
 
 _Tree = TypeVar("_Tree")
 
-_NO_DEVICES = "process %d has no device of the mesh; make a mesh of the devices of all processes (jax.devices())."
+_NO_DEVICES = "process %d has no device of the mesh; make a mesh of jax.devices(), which includes every process."
 _FAILED = "from_local raised an error on process %d; see the output of that process."
 _DIFFERENT = (
     "the particles must have properties of the same dtypes and shapes on all processes, and the same values of leaves "
@@ -49,13 +49,13 @@ def from_local(part: Particles | ArrayLike, mesh: Mesh) -> Any:
     """Distribute the particles of each process over its devices, for functions that are mapped over the mesh.
 
     Every process calls this function with its own particles. Their number may differ between processes, and a process
-    may have none. Rows keep their order: first those of the first device of the process, then those of the second.
+    may have none. Rows keep their order: the first device of the process gets the first rows.
 
     Args:
         part: This process's particles: a particle class with ``pos`` ``(n, d)`` and a field ``num``, or an array of
             positions. Properties are NumPy or JAX arrays ``(n, ...)``. Other leaves, such as a mass that all particles
             share, must be equal on all processes.
-        mesh: Mesh of devices of all processes.
+        mesh: Mesh of devices, some on every process.
 
     Returns:
         A particle class with a leading axis over the devices of the mesh, ``(r, m, ...)``, padding, and ``num``
@@ -91,9 +91,9 @@ def to_local(result: _Tree, part: Any) -> _Tree:
     """Collect the rows of this process from the result of a mapped function, in the order given to `from_local`.
 
     Args:
-        result: Pytree of arrays ``(r, m, ...)`` over the devices of the mesh, whose rows are those of ``part``, such as
-            distances and rows of neighbours, or ``part`` itself.
-        part: Particles over the devices, with ``num`` ``(r,)``: those of `from_local`, or those of the result.
+        result: Pytree of arrays ``(r, m, ...)`` over the devices of the mesh, with a row for each row of ``part``, such
+            as distances and rows of neighbours, or ``part`` itself.
+        part: Particles over the devices, with ``num`` ``(r,)``: the result of `from_local`, or particles in the result.
 
     Returns:
         The same pytree of NumPy arrays ``(n, ...)`` of this process, without padding. In a particle class, ``num`` is
@@ -139,7 +139,7 @@ class _Given(NamedTuple):
     """The particles of this process, and its devices.
 
     Attributes:
-        leaves: The leaves without ``num``; those with one row per particle have ``num`` rows.
+        leaves: The leaves without ``num``; leaves with one row per particle have ``num`` rows.
         of_rows: Whether each leaf has one row per particle.
         structure: Structure of the particle class.
         num: Number of particles.
@@ -184,7 +184,7 @@ def _check_computed(part: Particles | ArrayLike, blocks: list[tuple[int, int]]) 
 
 
 def _agreed(parsed: _Given | None, failed: Exception | None) -> tuple[int, int]:
-    """Return the number of rows per device, and the number of particles of all processes.
+    """Return the number of rows per device, and the total number of particles.
 
     Args:
         parsed: Particles of this process.

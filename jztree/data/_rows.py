@@ -298,7 +298,7 @@ def squeeze_any(data: Any, size: int | None = None, num: int | jax.Array | None 
     """Drop the padding of every array in a pytree, for one or all devices. Not for use under a JAX transformation.
 
     Args:
-        data: Results such as radii ``(q, k)``, or ``(r, q, k)`` for all devices, which are then joined in the order of
+        data: Results such as radii ``(q, k)``, or ``(r, q, k)`` over devices, which are then joined in the order of
             the devices.
         size: The number of rows including padding; arrays with another number of rows are unchanged. None means that
             the function shortens every array.
@@ -348,8 +348,8 @@ def squeeze_particles(part: _Part) -> _Part:
     """Drop the padding of ``part``. Not for use under a JAX transformation.
 
     Args:
-        part: One device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or those of several devices,
-            ``(r, n, d)`` and ``(r,)``, which are then joined in the order of the ranks.
+        part: One device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or the particles on several
+            devices, ``(r, n, d)`` and ``(r,)``, which are then joined in the order of the ranks.
 
     Returns:
         A class of ``num`` rows.

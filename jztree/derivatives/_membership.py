@@ -4,7 +4,7 @@ Kernels have no derivatives. The membership of particles in a group, a node or a
 shift; if it does change, sums jump. So the derivative of a sum is that of the sum over its present members. Horowitz &
 Bayer (2025, arXiv:2510.26851) call this frozen assignment, and describe the terms that it omits.
 
-The ``_derivatives`` module of each subject takes the result of a kernel and attaches derivatives: those of the same
+The ``_derivatives`` module of each subject takes the result of a kernel and attaches the derivatives of the same
 definition written in JAX. JAX traces that code only if you differentiate, so otherwise it has no cost, and it can be
 differentiated again. Differences are taken relative to a particle of the group and in the group's own unit of length,
 so that no digits are lost far from the origin and no square leaves the range of float32.

@@ -106,7 +106,7 @@ def group_labels(
 
     Returns:
         ``(n,)`` int32 labels: the smallest row of each row's group, so ``label[label] == label``. On several devices,
-        labels are rows of the joined particles of all devices, without padding. The rows from ``num`` on are padding:
+        labels are rows of the particles joined over devices, without padding. The rows from ``num`` on are padding:
         each is a separate group, or -1 on several devices.
 
     Raises:
@@ -151,7 +151,7 @@ def fof_labels(
     Returns:
         The particles in that order, and ``(n,)`` int32 labels ``igroup``. The label of a group is the smallest of its
         rows among the returned particles, so ``igroup[igroup] == igroup``. On several devices, labels are rows of the
-        joined particles of all devices, without padding. The rows from ``num`` on are padding: each is a separate
+        particles joined over devices, without padding. The rows from ``num`` on are padding: each is a separate
         group, but on several devices with ``"input"``, its label is -1.
 
     Raises:

@@ -193,7 +193,7 @@ def attach_over_ranks(
     """Attach particles on all ranks; see `attach`.
 
     Args:
-        partz: This rank's range of the z-order of all primaries.
+        partz: This rank's range of the primaries in z-order.
         num: Number of its rows that hold particles.
         label: Group of each primary.
         attached: This rank's particles of the other types.

@@ -10,8 +10,8 @@ search it for the smallest cluster near them. A search skips nodes whose cluster
 far. Memory is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
 
 Over the ranks of a mesh, each rank counts the neighbours of its range of the z-order among its own particles and the
-ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores of all ranks, and `_group_numbers` numbers
-them. Particles that are not cores search the cores of all ranks near them.
+ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores on all ranks, and `_group_numbers` numbers
+them. Particles that are not cores search all cores near them.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class _Search:
         return self.stage.sources.select(order, numbers[0], self.cfg.tree), order
 
     def _near(self) -> ParticlesWithGhosts:
-        """Return this rank's particles, and the particles of other ranks within the length of any of them."""
+        """Return this rank's particles, and the particles of other ranks within the length of any particle here."""
         pos = self.stage.sources.pos
         self.stage.exchange_boxes()
         reach = Radii(self.length, None).outermost(pos.shape[0], pos.dtype)

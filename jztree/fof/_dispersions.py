@@ -34,7 +34,7 @@ def in_dispersions(
         vel: ``(n, d)``, their velocities.
         num: Number of rows that hold particles.
         search: The linking length of the groups, the box, and the options.
-        faults: Faults to check with those of the positions and masses.
+        faults: Faults to check together with the positions and masses.
 
     Returns:
         ``(n, d)`` numbers; and ``num``, available only after the checks.
@@ -88,7 +88,7 @@ def _local_parts(label: Any, num: jax.Array) -> jax.Array:
 
 
 class _Roots:
-    """The roots of the groups of which this rank has parts."""
+    """The roots of the groups that have parts on this rank."""
 
     def __init__(self, label: Any, first: jax.Array, used: jax.Array) -> None:
         """Initialise.

@@ -1,7 +1,7 @@
 """Numbers of groups over the ranks of a mesh, from the input rows of their members.
 
 The rank and row of a group's first member in z-order, its root, identify the group. The root receives the smallest
-input row of all members, and answers travel back to all members. DBSCAN numbers clusters by the input row of their
+input row of the group, and answers travel back to every member. DBSCAN numbers clusters by the input row of their
 first core: the rank that owns this row counts such rows, and the count travels to the root and then to all cores.
 """
 
@@ -15,7 +15,7 @@ _NONE = 2**31 - 1
 
 
 class _Members:
-    """The members of groups on this rank, each with its number among the particles of all ranks, ``(n,)`` int32."""
+    """The members of groups on this rank, each with its number among the particles on all ranks, ``(n,)`` int32."""
 
     def __init__(self, groups: Groups, number: jax.Array) -> None:
         n, self.root = number.shape[0], groups.labels()
@@ -37,8 +37,8 @@ def first_numbers(groups: Groups, number: jax.Array) -> jax.Array:
     """Return the smallest number of each particle's group, ``(n,)`` int32; -1 in rows from ``num`` on.
 
     Args:
-        groups: Groups of all ranks.
-        number: ``(n,)`` int32, the number of each particle among those of all ranks.
+        groups: Groups over ranks.
+        number: ``(n,)`` int32, the number of each particle, counted over all ranks.
     """
     members = _Members(groups, number)
     return members.from_roots(members.first)
@@ -48,8 +48,8 @@ def numbers_of_clusters(groups: Groups, number: jax.Array, starts: jax.Array, in
     """Return the cluster of each core, ``(n,)`` int32; -1 in all other rows.
 
     Args:
-        groups: Groups of the cores of all ranks.
-        number: ``(n,)`` int32, the number of each core among the particles of all ranks.
+        groups: Groups of cores, over ranks.
+        number: ``(n,)`` int32, the number of each core, counted over the particles on all ranks.
         starts: ``(r,)`` int32, the number of each rank's first particle.
         input_rows: The number of input rows on this rank.
     """

@@ -330,7 +330,7 @@ def catalogue_columns(part: Particles | ArrayLike) -> Columns:
 
 
 def particle_faults(part: Particles | ArrayLike, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
-    """Return the checks of the catalogue input except positions; rows are those of ``part``.
+    """Return the checks of the catalogue input except positions; rows count the rows of ``part``.
 
     Args:
         part: The particles.

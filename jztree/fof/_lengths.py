@@ -69,7 +69,7 @@ def length_faults(lengths: Radii, num: int | jax.Array) -> list[comm.Fault]:
 
 
 def reach_over_ranks(stage: Stage, lengths: Radii) -> jax.Array:
-    """Return the reach of the sources to those of higher ranks, for `Stage.with_ghosts`: one, or one per box.
+    """Return the reach of sources to the sources of higher ranks, for `Stage.with_ghosts`: one, or one per box.
 
     With a length per particle, the reach of a box to another rank is the mean of the largest lengths of both. It counts
     only for ranks whose particles may be within it.

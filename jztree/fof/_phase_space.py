@@ -141,7 +141,7 @@ def phase_space_labels(
 
     Returns:
         ``(n,)`` int32 labels: the smallest row of each row's group, so ``label[label] == label``. On several devices,
-        labels are rows of the joined particles of all devices, without padding. The rows from ``num`` on are padding:
+        labels are rows of the particles joined over devices, without padding. The rows from ``num`` on are padding:
         each is a separate group, or -1 on several devices.
 
     Raises:

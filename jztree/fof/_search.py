@@ -41,7 +41,7 @@ class Search:
 
         Args:
             cfg: Options.
-            faults: Possible faults other than those of the positions.
+            faults: Possible faults besides faults of the positions.
             needs_origin: Whether the origin of each row is needed over ranks.
         """
         columns = jax.tree.map(jnp.asarray, (self.lengths.of_each, self.limits.of_each))

@@ -1,7 +1,7 @@
 """Compute halo properties from a catalogue of groups: shapes, spins, dispersions and the densest particle.
 
 `DEFINITIONS` describes each column of `jztree.data.FofCatalogue` and each property here. If the particles of a group
-have no mass, or mass 0, mass-weighted means are plain means. Units are those of the particles.
+have no mass, or mass 0, mass-weighted means are plain means. Units follow from the particles' units.
 
 All functions have twins ``.jit`` and ``.smap``. `densest_particle` and `lowest_potential_particle` need the particles.
 The other functions work row by row on a catalogue. They also accept the catalogue of several devices,

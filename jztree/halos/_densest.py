@@ -168,7 +168,7 @@ def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Arra
 
 
 def _joined(ends: Ends, values: list[jax.Array]) -> list[jax.Array]:
-    """Combine the results of each group that begins here with those of its parts on other devices.
+    """Combine the results of each group that begins here with the results of its parts on other devices.
 
     Args:
         ends: The groups that continue on other devices.

@@ -1,4 +1,4 @@
-"""Groups at one linking length, and the tree of clusters at all of them."""
+"""Groups at one linking length, and the tree of clusters at every length."""
 
 from __future__ import annotations
 

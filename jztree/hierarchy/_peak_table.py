@@ -33,10 +33,10 @@ class DensityPeaks:
     The table of peaks has a row for each of the ``n`` rows of particles. Only the first ``num`` are peaks. From there
     on, rows and numbers are -1, densities are -infinity, and persistences are 0.
 
-    Over several devices, rows of particles count the particles of all devices, without padding, beginning with the
+    Over several devices, rows of particles count the particles on all devices, without padding, beginning with the
     first device. Peaks are numbered over all devices, and the table continues on the next device. A device
-    lists the peaks in its share of all particles in falling density, so the first devices list more peaks.
-    `squeeze_peaks` joins the peaks of all devices.
+    lists the peaks in its share of the particles in falling density, so the first devices list more peaks.
+    `squeeze_peaks` joins the peaks on all devices.
 
     Attributes:
         peak: ``(n,)`` int32, the number of each particle's peak; -1 for rows of padding.
@@ -124,7 +124,7 @@ class DensityPeaks:
 
 
 def squeeze_peaks(peaks: DensityPeaks) -> DensityPeaks:
-    """Join the peaks of all devices to the peaks of one device, without padding.
+    """Join the peaks on all devices to the peaks of one device, without padding.
 
     Not for use under a JAX transformation. If the devices belong to several processes, all processes must call this
     function together. Each process then holds all peaks.

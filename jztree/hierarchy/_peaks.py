@@ -41,7 +41,7 @@ def density_peaks(
 ) -> DensityPeaks:
     """Find the peaks of a density, the particles that belong to each, and the saddles between them.
 
-    Two particles are neighbours if one of them is among the ``k`` nearest particles of the other. Of two particles with
+    Two particles are neighbours if one is among the ``k`` nearest particles of the other. Of two particles with
     equal densities, the one in the smaller row counts as denser, so no two are equally dense.
 
     A particle without a denser neighbour is a peak. Every other particle belongs to the peak of its densest neighbour.
@@ -58,8 +58,8 @@ def density_peaks(
 
     Over several devices, the peaks are the same for any number of devices, bit for bit; see `DensityPeaks` for their
     distribution. A device holds its particles, the particles of other devices near its own, and two numbers for each
-    particle of its share of all densities. Each device also holds the edges that join all peaks, 12 bytes for each
-    peak, and ends the peaks in the order of the edges. Derivatives gather the densities of all devices on each device.
+    particle of its share of the densities. Each device also holds the edges that join all peaks, 12 bytes for each
+    peak, and ends the peaks in the order of the edges. For derivatives, each device gathers all densities.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;

@@ -1,14 +1,14 @@
 """Find the peaks of a density over the ranks of a mesh, with the bits of one device.
 
 Peaks, saddles and parents depend only on the graph of neighbours and on the order of the particles in falling density.
-One device and several have the same graph: neighbours at equal distances follow the z-order of all particles. They have
+One device and several have the same graph: neighbours at equal distances follow the z-order over all ranks. They have
 the same order: equal densities follow the rows among all particles. So each particle has a unique place, and the places
 of its ends order an edge.
 
-1. Sort the densities of all ranks. Each rank gets a share of the order, and particles get their places.
+1. Sort the densities over all ranks. Each rank gets a share of the order, and particles get their places.
 2. Sort the particles in z-order. Find the neighbours of each particle, with ghosts (`jztree.knn`).
 3. Each rank finds the densest neighbour of its particles and ghosts. For ghosts, it sends this candidate to their rank,
-   where the densest candidate of all ranks remains: a neighbour of a particle is in its list, or has it in its own.
+   where only the densest candidate remains: a neighbour of a particle is in its list, or has it in its own.
 4. Paths of densest neighbours end at a peak. A rank follows the paths of its particles up to a peak or another rank.
    The few paths that leave the rank then jump over the ranks.
 5. Each rank reduces the edges of its lists to the first ones that join peaks among them. All others are the last edge
@@ -54,12 +54,12 @@ _LAST = jnp.iinfo(jnp.int32).max
 
 
 class _Order(NamedTuple):
-    """This rank's share of the particles of all ranks in falling density.
+    """This rank's share of the particles in falling density.
 
     Attributes:
         starts: ``(r,)`` int32, the first place of each rank's share.
         level: ``(n,)``, the density of each particle.
-        row: ``(n,)`` int32, its row among the particles of all ranks.
+        row: ``(n,)`` int32, its row among the particles on all ranks.
         num: Number of particles in the share.
     """
 
@@ -122,7 +122,7 @@ def peaks_over_ranks(
 
 
 def _falling_order(level: jax.Array, starts: jax.Array, num: jax.Array) -> tuple[_Order, jax.Array]:
-    """Sort the densities of all ranks. Return this rank's share, and the place of each of its rows, ``(n,)`` int32.
+    """Sort the densities over all ranks. Return this rank's share, and the place of each of its rows, ``(n,)`` int32.
 
     Args:
         level: ``(n,)``, the densities of this rank.
@@ -196,7 +196,7 @@ def _climb(stage: Stage, above: RankIdx) -> RankIdx:
 
 
 def _number_peaks(stage: Stage, order: _Order, summit: RankIdx) -> tuple[jax.Array, _Listed]:
-    """Number the peaks of all ranks, densest first.
+    """Number the peaks over all ranks, densest first.
 
     Args:
         stage: The particles, with places as data.
@@ -281,7 +281,7 @@ def _table(
         listed: The peaks in this share.
         peak: ``(n,)`` int32, the number of each row's peak.
         edges: This rank's share of the edges that join peaks; see `_joining_edges`.
-        count: Number of these edges.
+        count: The number of edges.
     """
     n = density.shape[0]
     used = jnp.arange(n, dtype=jnp.int32) < listed.num
@@ -302,7 +302,7 @@ def _table(
 
 
 def _gathered(edges: Edges, count: jax.Array, peaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gather the edges of all ranks. Return the peaks that they join, the places of their saddles, and their number.
+    """Gather the edges from all ranks. Return the peaks that they join, the places of their saddles, and their number.
 
     Args:
         edges: This rank's share.
@@ -326,7 +326,7 @@ def _gathered(edges: Edges, count: jax.Array, peaks: jax.Array) -> tuple[jax.Arr
 
 @jax.custom_jvp
 def _density_of(density: jax.Array, starts: jax.Array, level: jax.Array, row: jax.Array) -> jax.Array:
-    """Return ``level``, with its derivative with respect to the densities of all ranks, which gather them on each rank.
+    """Return ``level``, with its derivative with respect to all densities, which each rank gathers.
 
     Args:
         density: ``(n,)``, of this rank's rows.

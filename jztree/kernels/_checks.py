@@ -83,7 +83,7 @@ batching.primitive_batchers[_check] = _mapped
 def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> tuple[Exact, Exact]:
     """Return ``box`` and ``length``, or raise at run time if they are invalid as box lengths and linking length.
 
-    The caller must continue with the returned values, like those of `check`. All other kernels rely on this check. It
+    As after `check`, the caller must continue with the returned values. All other kernels rely on this check. It
     is differentiable.
 
     Args:

@@ -58,7 +58,7 @@ def select_boxes(
     capacity: int,
     higher_only: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """Select the boxes to send to each other rank: those whose radius may reach particles of that rank.
+    """Select the boxes to send to each other rank: the boxes whose radius may reach particles of that rank.
 
     Args:
         own: ``(lower, upper, radius)`` of the rank's boxes, ``(b, d)`` and ``(b,)``. A box needs the particles within

@@ -80,7 +80,7 @@ def take_hooks(messages: jax.Array, counts: jax.Array, rank: jax.Array, forest: 
         counts: ``(r,)`` int32, the number of messages from each rank.
         rank: This rank.
         forest: ``parent`` ``(n, 2)`` int32, rank and row of each vertex's parent, which is initially the vertex itself;
-            ``hooked`` ``(n,)`` int32, the rows of hooked vertices (those with another parent), and their number. See
+            ``hooked`` ``(n,)`` int32, the rows of hooked vertices, which have another parent, and their number. See
             `begin_forest`.
     """
     return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))

@@ -101,7 +101,7 @@ def group_parts(
     Returns:
         ``label`` ``(n,)`` int32, the first row here of the group of each row (each row from ``num`` on is a separate
         group); ``count`` ``(n,)`` int32, the particles of a part at its first row and 0 elsewhere; ``parts`` ``(n,)``
-        int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of these
+        int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; their number
         parts; and the smallest number of windows, a power of two, for which no message exceeds ``chunk`` parts. The
         last output is the first row whose root is invalid, int32, or -1 if all are valid. If a root is invalid, all
         other outputs are meaningless.

@@ -30,7 +30,7 @@ def entry_lists(splits: jax.Array, number: int, start: int | jax.Array = 0) -> j
 def reduce_lists(how: Reduction, values: jax.Array, splits: jax.Array, start: int | jax.Array = 0) -> jax.Array:
     """Reduce the values of each list, ``(m, ...)``. Differentiable.
 
-    The order of a sum does not depend on the number of threads. Sums of floats are accumulated in float64 and those of
+    The order of a sum does not depend on the number of threads. Sums of floats are accumulated in float64, and sums of
     integers wrap around. A maximum or minimum of values with NaN is NaN, and its derivative is shared equally by all
     values that are equal to it.
 

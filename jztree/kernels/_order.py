@@ -227,7 +227,7 @@ def choose_parts(
         splitters: See `count_parts`.
         left: ``(s, 2)`` int32, the number of rows of the cell that come before the splitter, as high and low. A
             splitter with nothing left does not change.
-        rows: ``(t, s, 2)`` int32, those of each type; see `count_parts`.
+        rows: ``(t, s, 2)`` int32, the rows of each type; see `count_parts`.
         groups: See `count_parts`.
         step: See `count_parts`.
     """
@@ -238,7 +238,7 @@ def choose_parts(
 def key_positions(
     posz: jax.Array, num: int | jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
 ) -> jax.Array:
-    """Count the rows before each splitter, ``(s,)`` int32. The splitters are those of `count_parts` with all bits
+    """Count the rows before each splitter, ``(s,)`` int32. The splitters have the form of `count_parts` with all bits
     known.
     """
     return call("key_positions", i32(splitters.shape[0]), posz, as_num(num), lower, upper, box.words, splitters)

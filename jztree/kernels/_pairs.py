@@ -69,7 +69,7 @@ def pair_counts(
             None. It takes time for every pair, because pairs cannot be added together.
 
     Returns:
-        ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: the number of all pairs, and of the
+        ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: the number of pairs, and of the
         pairs with a member in each region; and ``(1 + regions, b, w)`` words of float64 sums in the form of
         `jztree.jax_ext.Exact`, or ``(0, b, w)`` if neither set has weights, unless ``separations`` is True.
     """

@@ -129,14 +129,14 @@ def place_rows(
 
 
 def unwritten(like: jax.Array, rows: int) -> jax.Array:
-    """Return an uninitialised array of ``rows`` rows like those of ``like``. The caller must write them."""
+    """Return ``rows`` uninitialised rows of the shape and dtype of ``like``. The caller must write them."""
     return place_rows([like], None, 0, [0], None, 0, 0, rows, rows)[0]
 
 
 def group_by_rank(rank: jax.Array, num: int | jax.Array, ndev: int) -> tuple[jax.Array, jax.Array]:
     """Sort rows stably by rank: return the row order, ``(m,)`` int32, and the number of rows of each rank, ``(ndev,)``.
 
-    Rows from ``num`` on, and those whose rank is not from 0 to ndev - 1, are left out. Entries after the last row are
+    Rows from ``num`` on, and rows whose rank is not from 0 to ndev - 1, are left out. Entries after the last row are
     undefined.
 
     Args:

@@ -83,18 +83,18 @@ def spanning_tree_of_part(
     domain: tuple[jax.Array, jax.Array],
     box: Exact,
 ) -> EdgesOfPart:
-    """Find the minimum spanning tree of a rank's particles and ghosts, and edges of the tree of all particles.
+    """Find the minimum spanning tree of a rank's particles and ghosts, and edges of the whole tree.
 
     Args:
         tree: A hierarchy over ``m`` rows.
-        ids: ``(m,)`` int32, the row of each particle among those of all ranks.
+        ids: ``(m,)`` int32, the row of each particle, counted over all ranks.
         neighbours: ``(m, k)`` int32, as in `spanning_tree`; -2 if the nearest particles of a row are unknown.
         core: Position ``(m, d)`` and id ``(m,)`` of the particle at the core distance of each. None means that lengths
             are distances.
         label: ``(m,)`` int32, the first row of the set of each row; edges then join these sets. None means that each
             row is a set.
         reach: ``(m,)``: this rank has all particles that are at most this far from the row. Negative for ghosts.
-        domain: Lower and upper corner ``(d,)`` of the particles of all ranks.
+        domain: Lower and upper corner ``(d,)`` of the particles on all ranks.
         box: ``(d,)`` lengths, 0 if open.
 
     Returns:
@@ -231,7 +231,7 @@ def peak_forest(
 
     Returns:
         ``(n - 1, 2)`` int32, the ranks of both ends of each edge that joins peaks for the first time, in order, the
-        sparser end first, -1 after the last; and the number of these edges, int32.
+        sparser end first, -1 after the last; and the number of edges, int32.
     """
     n = rank.shape[0]
     out = i32(max(n - 1, 0), 2), i32()

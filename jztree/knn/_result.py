@@ -56,16 +56,16 @@ def _along(difference: jax.Array, change: jax.Array) -> jax.Array:
 def radii_over_ranks(
     query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, nearest: jax.Array, offsets: jax.Array
 ) -> jax.Array:
-    """Return ``rad`` with its derivatives by the positions of all ranks and by box lengths.
+    """Return ``rad`` with its derivatives with respect to the positions on all ranks and to box lengths.
 
-    Derivatives gather the positions of all ranks on each rank.
+    For derivatives, each rank gathers all positions.
 
     Args:
         query: ``(q, d)``.
         pos: ``(n, d)``, the rank's particles.
         box: Periodic box.
         rad: ``(q, k)``.
-        nearest: ``(q, k)`` int32, the numbers of the neighbours among the particles of all ranks; -1 if missing.
+        nearest: ``(q, k)`` int32, the numbers of the neighbours, counted over all ranks; -1 if missing.
         offsets: ``(r,)`` int32, the number of each rank's first particle.
     """
     del query, pos, box, nearest, offsets

@@ -5,7 +5,7 @@ On one device, the kernel searches the sources once and writes results to the re
 1. Each rank searches its own sources. This gives each query an upper bound of its radius.
 2. A leaf of queries is open if its balls reach boxes of other ranks' sources. The rank sends the search radii of its
    open leaves, and the other ranks send the sources within them (`jztree.tree.stage`). If a query found fewer than
-   ``k`` sources, the numbers of sources in the boxes of all ranks bound its radius.
+   ``k`` sources, the numbers of sources in every rank's boxes bound its radius.
 3. Open leaves search again, among own sources and ghosts, within the bounds of step 1. On CPUs, only queries with a
    ghost within their bound search again. Sources and ghosts are in z-order, so the order of sources at the same
    distance is that of one device.

@@ -73,7 +73,7 @@ def initialize(
         coordinator_address: ``host:port`` of process 0, the same in all processes.
         num_processes: The number of processes, the same in all processes.
         process_id: The number of this process, from 0.
-        local_device_ids: The GPUs of this process, among those that it can see. By default, the processes on a host
+        local_device_ids: The GPUs of this process, among the GPUs that it can see. By default, the processes on a host
             share the visible GPUs equally. If there are as many GPUs as processes, each process gets one. A single
             process gets all.
         heartbeat_timeout_seconds: If a process sends no heartbeat for this time, for example because it was killed, it

@@ -133,7 +133,7 @@ def leave_later(code: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Flush the output and exit without Python's usual steps, some of which may hang."""
+    """Flush the output and exit without Python's usual steps, because some may hang."""
     print_at_once("")
     os._exit(code)
 

@@ -13,7 +13,7 @@ class Edges(NamedTuple):
 
     Attributes:
         weight: ``(m, 2)`` uint32, low and high word of the float64 that orders edges before the rows of their ends.
-        ends: ``(m, 2)`` int32, rows among the particles of all ranks, the smaller one first.
+        ends: ``(m, 2)`` int32, rows counted over all ranks, the smaller one first.
         exact: ``(m, 2)`` uint32, low and high word of the length in float64.
         length: ``(m,)`` in the dtype of the positions.
         measure: ``(m, 2)`` int32, the rows whose distance is the length; no rows without core distances.
@@ -63,7 +63,7 @@ def no_edges(like: Edges, rows: int) -> Edges:
 
 
 def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
-    """Sort the edges of all ranks, and divide them into equal shares.
+    """Sort the edges on all ranks, and divide them into equal shares.
 
     Args:
         edges: Edges of this rank, ``(n, ...)``. No two edges of any ranks are equal.

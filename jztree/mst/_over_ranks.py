@@ -2,7 +2,7 @@
 
 1. Sort the particles in z-order; each rank gets a range. Find the nearest particles of each particle, with ghosts
    (`jztree.knn`).
-2. Each rank finds the minimum spanning tree of its particles and ghosts. An edge of the tree of all particles is in the
+2. Each rank finds the minimum spanning tree of its particles and ghosts. An edge of the whole tree is in the
    tree of every part that has both ends: otherwise, it would be the last edge of a circle in the part, and so the last
    edge of a circle among all particles. So edges that are not in the tree of the part are not in the whole tree.
 3. An edge that joins two particles of a rank is certain if it is the first outgoing edge of a set of particles of this
@@ -18,7 +18,7 @@ All ranks are connected by edges between the last particle of a rank and the fir
 component has a lightest edge from the start.
 
 A rank holds its particles, its ghosts, and the edges of step 3. Their number depends on the surface of its domain, not
-on the number of ranks. The exception are a few clumps of particles that are farther apart than wide, each of them on
+on the number of ranks. The exception are a few clumps of particles that are farther apart than wide, each clump on
 several ranks: the last bounds then reach most particles of the other clumps.
 """
 
@@ -45,7 +45,7 @@ _REACH = 1.25
 # 800,000 particles of a cosmological simulation on 8 devices, the ranks bring ghosts 5 instead of 9 times.
 _FARTHER = 2
 # The largest number of times that the distances to other ranks are doubled, see `_gaps`, and their start relative to
-# the extent of all particles.
+# the extent of the particles.
 _DOUBLINGS, _LEAST_GAP = 24, 2.0**-16
 _MIN_EDGES = 1024
 _ADVICE = "call the function with fewer particles per device."
@@ -55,7 +55,7 @@ class OfParticles(NamedTuple):
     """Properties of particles that decide about edges, one row per particle.
 
     Attributes:
-        ids: ``(n,)`` int32, the row among the particles of all ranks.
+        ids: ``(n,)`` int32, the row, counted over all ranks.
         core: Position ``(n, d)`` and id ``(n,)`` of the particle at the core distance; None for Euclidean lengths.
     """
 
@@ -67,7 +67,7 @@ class _EqualRows(NamedTuple):
     """Particles of this rank that follow an equal point in z-order. They are not ghosts of other ranks.
 
     Without this, each rank would have all points of a place as ghosts. Equal points are in the order of their ids. An
-    edge to any but the first of them is never in the tree, because the edge to the first one precedes it.
+    edge to any but the first point is never in the tree, because the edge to the first one precedes it.
 
     Attributes:
         is_equal: ``(n,)`` bool.
@@ -89,8 +89,8 @@ class _RankSet(NamedTuple):
         stage: Stage of the particles whose position is not equal to an earlier one.
         domain: Domain of the z-order.
         equal: The other particles.
-        all_ids: ``(n,)`` int32, the row of each z-ordered particle among the particles of all ranks.
-        total: Number of particles of all ranks, int32.
+        all_ids: ``(n,)`` int32, the row of each z-ordered particle, counted over all ranks.
+        total: Number of particles on all ranks, int32.
         starts: ``(r,)`` int32, number of the first particle of each rank in the stage.
         gaps: ``(n,)``, a distance that particles of other ranks exceed, for each particle in the stage.
         cfg: Options.
@@ -183,7 +183,7 @@ def tree_over_ranks(
 
 
 def _prepare(particles: InputParticles, core: CoreSize | None, box: Exact, cfg: Any) -> _RankSet:
-    """Sort the particles of all ranks, and exchange the boxes of their ranges."""
+    """Sort the particles on all ranks, and exchange the boxes of their ranges."""
     sources = prepare_stage(particles, None, box, cfg, "knn_ghosts").sources
     assert sources.domain is not None
     equal = _equal_rows(sources, core)
@@ -232,7 +232,7 @@ def _edges_of_equal(
 ) -> tuple[Edges, jax.Array]:
     """Return an edge of length 0 for each row, and whether it is an edge, `_EqualRows.is_equal`. ids: Of own particles.
 
-    These edges join each particle to the first of all equal points, in the order of ids. If this is not the first one
+    These edges join each particle to the first equal point, in the order of ids. If this is not the first one
     of this rank, it is a ghost, and joined to that one by an edge of length 0.
     """
     n = ids.shape[0]
@@ -281,7 +281,7 @@ def _graph(
         vertices: Their vertices.
         region: The particles with ghosts.
         part: Their spanning tree.
-        numbers: ``(m,)`` int32, the number of the vertex of each, counted in the stages of all ranks.
+        numbers: ``(m,)`` int32, the number of the vertex of each, counted over the stages on all ranks.
     """
     m = region.pos.shape[0]
     capacity = choose_capacity("mst_edges", None, m // 8 + _MIN_EDGES, m + 1)

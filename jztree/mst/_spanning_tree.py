@@ -67,7 +67,7 @@ def spanning_tree(
     of its domain. Their numbers do not grow with the number of devices, except if the particles are a few clumps that
     are farther apart than wide, and every clump is on several devices. The devices exchange edges in rounds, whose
     number grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge
-    for each set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
+    for each set of joined particles near its surface. For derivatives, each device gathers all positions.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
@@ -173,13 +173,13 @@ def _tree_over_ranks(particles: InputParticles, core: CoreSize | None, box: Exac
 def _lengths_over_ranks(
     pos: jax.Array, box: Exact, length: jax.Array, measure: jax.Array, offsets: jax.Array
 ) -> jax.Array:
-    """Return ``length`` with its derivatives by the positions of all ranks, which gather them on each rank.
+    """Return ``length`` with its derivatives with respect to all positions, which each rank gathers.
 
     Args:
         pos: ``(n, d)``, the particles of this rank.
         box: Periodic box.
         length: ``(m,)``.
-        measure: ``(m, 2)`` int32, the rows among the particles of all ranks whose distance is the length.
+        measure: ``(m, 2)`` int32, the rows, counted over all ranks, whose distance is the length.
         offsets: ``(r,)`` int32, the first row of each rank.
     """
     del pos, box, measure, offsets

@@ -40,8 +40,8 @@ class SpanningTree:
     after the last edge have ends -1 and length infinity.
 
     Over several devices, each device has ``n`` rows of particles and ``n`` rows of edges. All devices get equal shares
-    of the edges, and the order continues on the next device. Ends are rows among the particles of all devices, without
-    padding, beginning with the first device. `squeeze_tree` joins the edges of all devices.
+    of the edges, and the order continues on the next device. Ends are rows of the particles on all devices, without
+    padding, beginning with the first device. `squeeze_tree` joins the edges on all devices.
 
     Attributes:
         i: ``(n - 1,)`` int32, the smaller input row of the ends.
@@ -62,7 +62,7 @@ class SpanningTree:
 
 
 def squeeze_tree(tree: SpanningTree) -> SpanningTree:
-    """Join the edges of all devices to the tree of one device, without padding.
+    """Join the edges on all devices to the tree of one device, without padding.
 
     Not for use under a JAX transformation. If the devices belong to several processes, all processes must call this
     function together. Each process then holds all edges.

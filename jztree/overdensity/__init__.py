@@ -61,7 +61,7 @@ class SphericalOverdensity:
 
     Attributes:
         radius: ``(q, m)``, in the unit and dtype of the positions.
-        mass: ``(q, m)``, the mass of all particles within the radius.
+        mass: ``(q, m)``, the total mass within the radius.
         count: ``(q, m)`` int32, their number.
         vmax: ``(q,)``, the largest circular velocity ``sqrt(gravity M(<r) / r)`` within the largest of the ``m`` radii;
             0 if every radius is 0.

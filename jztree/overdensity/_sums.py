@@ -1,4 +1,4 @@
-"""Properties of all particles in spheres, computed by the sums that the group catalogue uses."""
+"""Properties of the particles in spheres, computed by the sums that the group catalogue uses."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _LOST = (
 class SphereProperties:
     """Properties of the particles in ``q`` spheres; see `sphere_properties`.
 
-    The columns are those of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The functions
-    of `jztree.halos` that process a catalogue row by row therefore accept these spheres also. Units are those of the
-    particles. `jztree.halos.DEFINITIONS` has the formulae.
+    The columns have the names of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The
+    functions of `jztree.halos` that process a catalogue row by row therefore accept these spheres also. Units are those
+    of the particles. `jztree.halos.DEFINITIONS` has the formulae.
 
     Attributes:
         ngroups: int32, the number of rows with centres; the other rows are 0.

@@ -220,7 +220,7 @@ def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> 
     changes = tangents[1]
     query_row, source_row = jnp.maximum(i if first is None else i - first, 0), jnp.maximum(j, 0)
     if starts is not None:
-        # Gather the positions of all ranks on each rank.
+        # Each rank gathers all positions.
         changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
         rank, row = comm.rank_and_row(starts, source_row)
         source_row = rank * pos.shape[0] + row

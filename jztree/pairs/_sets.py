@@ -35,7 +35,7 @@ class Pairs:
         regions: Number of regions.
         separations: Whether to sum the separations of pairs also.
         cfg: Options.
-        faults: Possible faults other than those of the positions.
+        faults: Possible faults besides faults of the positions.
     """
 
     first: InputParticles
@@ -50,7 +50,7 @@ class Pairs:
     def counted(self) -> Words:
         """Return the words of counts and sums, added over the ranks; see `kernels.pair_counts`.
 
-        With ``separations``, the last row of the sums holds those of the separations.
+        With ``separations``, the last row of the sums holds the sums of separations.
         """
         sources, queries = (self.first, None) if self.second is None else (self.second, self.first)
         stage = prepare_stage(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)

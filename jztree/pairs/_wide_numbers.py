@@ -142,7 +142,7 @@ def _alike(*words: jax.Array) -> tuple[list[jax.Array], jax.Array]:
 
 
 def sums_of_all_ranks(words: jax.Array) -> jax.Array:
-    """Add the sums of all ranks in rank order. The result is replicated."""
+    """Add the sums on all ranks in rank order. The result is replicated."""
     _, ndev, axes = comm.get_rank_info()
     if not axes:
         return words

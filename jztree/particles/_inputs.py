@@ -101,7 +101,7 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
 
 
 def num_rows(part: Any) -> int:
-    """Return the number of rows of ``part``, including those that hold no particles."""
+    """Return the number of rows of ``part``, including rows without particles."""
     return get_pos(part).shape[0]
 
 

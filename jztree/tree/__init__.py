@@ -296,7 +296,7 @@ def zsort_and_tree_multi_type(
     """Sort several particle types in z-order and build one hierarchy over all types.
 
     On several ranks, each rank gets the same range of the z-order for every type. All ranks hold the same number of
-    particles of all types together, and the arrays are long enough for these. ``cfg_tree``, ``boxsize`` and
+    particles over all types, and the arrays are long enough for these. ``cfg_tree``, ``boxsize`` and
     ``one_hierarchy`` must agree on all ranks.
 
     Args:

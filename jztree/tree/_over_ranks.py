@@ -1,4 +1,4 @@
-"""The distributed sort: particles of all ranks in z-order, one range per rank.
+"""The distributed sort: particles on all ranks in z-order, one range per rank.
 
 1. Every rank sorts its rows by keys over a domain that contains the particles of every rank.
 2. Splitters cut the z-order into one range per rank (`_splitters`).
@@ -194,7 +194,7 @@ def sort_into_ranges(
 ) -> SortedRange:
     """Sort particles in z-order, and cut them where the ranges of other particles begin.
 
-    A range may receive the particles of all ranks, for example if these are in a corner of the other particles.
+    A range may receive every particle, for example if all are in a corner of the other particles.
 
     Args:
         unsorted: This rank's particles.

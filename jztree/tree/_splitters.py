@@ -79,7 +79,7 @@ def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], keys: _Keys
     """Return the rows at which each type is cut for the ranks, ``(r - 1,)`` each."""
     rank, ndev, _ = comm.get_rank_info()
     search = find_splitters(positions, nums, keys)
-    # Rank i cuts at the i-th splitter. For this cut, it needs the rows of all ranks at the splitter. The last rank has
+    # Rank i cuts at the i-th splitter. For this cut, it needs every rank's rows at the splitter. The last rank has
     # no cut.
     at_splitter = comm.swap(jnp.pad(jnp.moveaxis(search.rows, 0, 1), [(0, 1), (0, 0), (0, 0)]))
     left = jnp.pad(search.left, [(0, 1), (0, 0)])[rank]

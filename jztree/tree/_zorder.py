@@ -40,7 +40,7 @@ class Domain:
         lower: Lower corner of the bounding box, ``(d,)``. Positions outside have the keys of its edge.
         upper: Upper corner.
         box: Periodic box.
-        corners: Lower and upper corner of the bounding box of all particles, inside the domain or not.
+        corners: Lower and upper corner of the particles' bounding box, inside the domain or not.
     """
 
     lower: jax.Array
@@ -49,7 +49,7 @@ class Domain:
     corners: tuple[jax.Array, jax.Array]
 
     def whole(self) -> Domain:
-        """Return the domain of all particles, whose keys also distinguish positions outside of this domain."""
+        """Return a domain that contains all particles, whose keys also distinguish positions outside of this domain."""
         return Domain(*self.corners, self.box, self.corners)
 
     def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
@@ -123,7 +123,7 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _as_floats(gathered: jax.Array, dtype: np.dtype[Any]) -> list[tuple[jax.Array, jax.Array]]:
-    """Return lower and upper corners of the first type and of all types, from the `_as_integers` of each rank."""
+    """Return lower and upper corners of the first type and of all joined types, from each rank's `_as_integers`."""
 
     def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
@@ -185,7 +185,7 @@ def zsort(pos: Particles | Array, boxsize: ArrayLike | None = None, domain: Any 
         boxsize: Periodic length, or one per dimension; 0 or None means open.
         domain: Lower and upper corner, ``(d,)`` each, of the region that the keys divide into cells along open
             dimensions. Positions outside this region have the keys of its edge. None means the bounding box of the
-            particles. A single distant particle can then change the order of all others.
+            particles. A single distant particle can then change the order everywhere.
 
     Returns:
         ``pos`` sorted and the ``(n,)`` int32 row of origin of each row. The sort is stable: coincident particles keep
@@ -261,7 +261,7 @@ def search_sorted_z(
         side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above
             it.
         domain: The region of the keys along open dimensions; see `zsort`. None means the bounding box of ``posz``. To
-            compare sets with different bounding boxes, pass the same domain for all of them.
+            compare sets with different bounding boxes, pass the same domain for all sets.
 
     Returns:
         ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.

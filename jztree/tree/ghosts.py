@@ -172,7 +172,7 @@ def bring(
     boxsize: ArrayLike | None = None,
     ghost_rows: int | None = None,
 ) -> Surroundings:
-    """Return a rank's particles with all particles of other ranks within ``radius`` of them, in z-order.
+    """Return a rank's particles and all particles of other ranks within ``radius`` of a particle here, in z-order.
 
     Call this on all ranks together, in a function that is mapped over devices. The result may include particles
     slightly outside the radius. Without a mesh the result has no ghosts.

@@ -232,7 +232,7 @@ class Stage:
         Args:
             answers: Pytree of arrays ``(q, ...)``, one row per query of this rank in z-order.
             fill: Value of rows without a query, for each array. With None, these rows are 0 over ranks; on one device,
-                they are those of ``answers``.
+                they are the rows of ``answers``.
 
         Returns:
             Pytree like ``answers``, with a row for each row of the given queries.
@@ -344,7 +344,7 @@ def prepare_stage(
         box: Periodic box.
         cfg: Options with ``tree`` and ``ghost_rows``.
         option: Name of the capacity for sources and ghosts.
-        faults: Possible faults of other arguments, to report with those of the particles.
+        faults: Possible faults of other arguments, to report together with faults of the particles.
         in_z_order: Whether, over ranks, to sort the queries in the domain of the sources, because their order is part
             of the result.
         hierarchy: Whether the search needs hierarchies over ranks.
@@ -406,7 +406,7 @@ def _corners_and_faults(given: InputParticles, box: Exact) -> tuple[Any, list[co
 def _one_set_over_ranks(
     given: InputParticles, box: Exact, cfg: Any, faults: Sequence[comm.Fault], hierarchy: bool
 ) -> SortedParticles:
-    """Sort the particles of all ranks in z-order, unless they are already in order."""
+    """Sort the particles on all ranks in z-order, unless they are already in order."""
     if isinstance(given.th, Index):
         num = comm.check_all(given.th.sources.num, [*faults_of_index(given.th), *faults])
         return sorted_by_index(given, num, cfg.tree)
@@ -426,7 +426,7 @@ def _two_sets_over_ranks(
     in_z_order: bool,
     hierarchy: bool,
 ) -> tuple[SortedParticles, SortedParticles]:
-    """Sort sources and queries of all ranks in z-order, and cut both at the same places."""
+    """Sort sources and queries on all ranks in z-order, and cut both at the same places."""
     if isinstance(given.th, Index):
         return _with_index(given, given_queries, box, cfg, faults, in_z_order, hierarchy)
     if isinstance(given_queries.th, Index):
@@ -482,7 +482,7 @@ def _arrived(moved: SortedRange, domain: Domain, cfg: Any, hierarchy: bool) -> S
 
 
 def starts_of_ranks(num: Any) -> jax.Array:
-    """Return the number of each rank's first particle among the particles of all ranks, ``(r,)`` int32.
+    """Return the number of each rank's first particle, counted over all ranks, ``(r,)`` int32.
 
     Args:
         num: Number of particles of this rank.

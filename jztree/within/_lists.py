@@ -1,4 +1,4 @@
-"""Lists of all particles within a radius."""
+"""Lists of the particles within a radius."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def neighbours_within(
             then ``n``, and each particle finds itself.
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
             Equal on all ranks. An index has its own box.
-        capacity: The maximum total number of neighbours of all queries. On several devices, it applies to the queries
+        capacity: The maximum total number of neighbours over all queries. On several devices, it applies to the queries
             of each device, and to the queries that each device searches for. With None, the arrays of a plain call are
             exactly as long as the lists; ``.jit`` and ``.smap`` determine the capacity, and compile again if it is too
             small. If you pass a number, it does not change. Inside your own ``jax.jit``, pass a number.

@@ -72,7 +72,7 @@ def reduce_within(
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
             Equal on all ranks. An index has its own box.
         how: ``"sum"``, or ``"max"`` or ``"min"`` of each element.
-        capacity: The maximum number of pairs in a block. A block holds a sixteenth of all queries. With None, ``.jit``
+        capacity: The maximum number of pairs in a block. A block holds a sixteenth of the queries. With None, ``.jit``
             and ``.smap`` determine it, and compile again if it is too small.
         cfg: Options, equal on all ranks. None means the defaults.
 

@@ -32,8 +32,8 @@ class SearchArguments:
         radii: Search radii, in the rows of the queries.
         box: Periodic box.
         cfg: Options.
-        faults: Possible faults other than those of the positions.
-        numbered: Whether to number the particles of all ranks.
+        faults: Possible faults besides faults of the positions.
+        numbered: Whether to number the particles over ranks.
         least_reach: Lower limit of the search radii of this rank. The search uses the largest limit of any rank.
     """
 

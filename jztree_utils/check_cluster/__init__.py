@@ -101,7 +101,7 @@ def _give_up(seconds: float) -> None:
 
 
 def _print_lines(*lines: str) -> None:
-    """Print lines in one write, so that those of different processes do not mix."""
+    """Print lines in one write, so that lines of different processes do not mix."""
     print(*(line for line in lines), sep="\n", flush=True)
 
 

@@ -80,13 +80,13 @@ def versions() -> tuple[str, ...]:
 
 
 def gather_facts(facts: Facts) -> list[Facts]:
-    """Return the facts of all processes, without the collectives that are not tested yet."""
+    """Return the facts from all processes, without the collectives that are not tested yet."""
     texts = launch.gather_texts("check_cluster/facts", json.dumps(dataclasses.asdict(facts)))
     return [Facts(**(values | {"versions": tuple(values["versions"])})) for values in map(json.loads, texts)]
 
 
 def describe(everyone: Sequence[Facts]) -> str:
-    """Describe the facts of all processes, in lines."""
+    """Describe the facts from all processes, in lines."""
     first = everyone[0]
     hosts = list(dict.fromkeys(process.host for process in everyone))
     num_devices = sum(process.num_local_devices for process in everyone)

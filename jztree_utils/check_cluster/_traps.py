@@ -1,6 +1,6 @@
 """Common cluster configuration errors, each with a remedy.
 
-A trap takes the environment, the facts of this process and those of all processes, and returns a sentence or None.
+A trap takes the environment, the facts of this process and of every process, and returns a sentence or None.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        argv: Arguments without the name of the program; None takes those of the process.
+        argv: Arguments without the name of the program; None takes the arguments of the process.
 
     Returns:
         0 for success; see the top of this file for the others.
@@ -94,7 +94,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print Python warnings like those of the command line, without the line of code."""
+    """Print Python warnings like the command line's warnings, without the line of code."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 

@@ -6,7 +6,7 @@ is joined to the next cell of its bin that has random pairs, otherwise to the la
 and the function is taken as constant over them. So the integral over the cells counts all data pairs and covers the
 whole range. A sum without the empty cells would lose their part of the integral, which is the largest at small ``pi``.
 Corrfunc 2.5 gives NaN for a bin with an empty cell, and halotools 0.9 has a single cell in each bin of ``wp``. The
-values here equal those of Corrfunc if no cell is empty, and those of halotools if only one cell has random pairs.
+values here equal Corrfunc's if no cell is empty, and halotools' if only one cell has random pairs.
 """
 
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def with_randoms(dd: Pairs, crosses: list[Pairs], rr: Pairs, fault: str) -> Esti
 
     Args:
         dd: Pairs of data.
-        crosses: Pairs of the data with the randoms of the other tracer: none, or those of both tracers.
+        crosses: Pairs of the data with the randoms of the other tracer: none, or the pairs of both tracers.
         rr: Pairs of randoms.
         fault: The reason if a set has too few particles or weights that sum to 0, or an empty text.
     """

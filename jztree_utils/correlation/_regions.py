@@ -165,7 +165,7 @@ def _nodes(edges: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _angles() -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes of all panels of a right angle and their weights."""
+    """Return the nodes of the panels of a right angle and their weights."""
     angle, weight = _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4)
     return angle.reshape(-1), weight.reshape(-1)
 

@@ -32,7 +32,7 @@ class Correlation:
         occupied: ``(num_regions,)`` bool, the regions with particles, or None.
         separation: ``(b,)`` float64, the mean distance of the data pairs in each bin, NaN without pairs; None unless it
             was requested.
-        cross: Whether the pairs are those of two tracers, so that each pair counts once.
+        cross: Whether the pairs join two tracers, so that each pair counts once.
         statistic: ``"xi"``, ``"wp"``, ``"multipoles"`` or, with edges in degrees, ``"w_theta"``.
         ells: The multipole orders of the rows of ``value``, or None.
         pi_max: The end of the integral of ``wp`` along the line of sight, or None.

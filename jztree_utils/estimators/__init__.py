@@ -67,7 +67,7 @@ _BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, 
 
 
 class _Fitted(BaseEstimator):
-    """The common part of all neighbour estimators: the samples that are searched."""
+    """The common part of the neighbour estimators: the samples that are searched."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Store samples ``(n, d)``, finite real numbers, d from 1 to 8, and ignore y. Others raise ValueError."""
@@ -307,7 +307,7 @@ class RadiusNeighborsTransformer(_Transformer, _ByRadius):
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
 
     def transform(self, X: ArrayLike) -> csr_matrix:
-        """Return a sparse matrix ``(q, n)`` of all neighbours within the radius, nearest first."""
+        """Return a sparse matrix ``(q, n)`` of the neighbours within the radius, nearest first."""
         check_is_fitted(self, "n_samples_fit_")
         return self.radius_neighbors_graph(X, mode=self.mode, sort_results=True)
 
@@ -389,7 +389,7 @@ def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | No
 def _clusters_of_lists(
     search: PointSearch | MetricSearch, eps: float, fewest: int, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and core samples from the lists of all neighbours."""
+    """Return labels and core samples from the lists of neighbours."""
     n = len(search.points)
     advice = "Use a smaller eps, or p=2 without sample_weight, which needs no lists"
     splits, index, _ = search.within(search.points, np.full(n, eps), _BYTES_LISTED, advice)

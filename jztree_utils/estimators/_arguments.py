@@ -38,7 +38,7 @@ def checked_samples(estimator: Any, X: ArrayLike, reset: bool, finite: bool = Tr
     Args:
         estimator: The estimator, which keeps the number and the names of features.
         X: Array, or data frame.
-        reset: Whether to set these features (in `fit`). False compares them with those of the fit.
+        reset: Whether to set these features (in `fit`). False compares them with the features of the fit.
         finite: Whether samples must be finite.
     """
     X = from_table(X, "X") if hasattr(X, "colnames") else X  # scikit-learn keeps the names of data frames

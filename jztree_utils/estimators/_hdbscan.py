@@ -144,7 +144,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         return self
 
     def _for_all(self, of_finite: np.ndarray, of_infinite: float, of_missing: float) -> np.ndarray:
-        """Return one value per sample, from those of the finite samples."""
+        """Return one value per sample, from the values of the finite samples."""
         values = np.where(self._codes == _MISSING, of_missing, float(of_infinite))
         values[self._codes == 0] = of_finite
         return values

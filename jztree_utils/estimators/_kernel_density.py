@@ -79,7 +79,7 @@ class KernelDensity(BaseEstimator):
         bandwidth: Positive, or ``"scott"`` or ``"silverman"``.
         algorithm, breadth_first, leaf_size: No effect.
         kernel: ``"gaussian"``, ``"tophat"``, ``"epanechnikov"``, ``"exponential"``, ``"linear"`` or ``"cosine"``.
-        metric: A Minkowski distance. Kernels are normalised for the Euclidean distance, like those of scikit-learn. The
+        metric: A Minkowski distance. Kernels are normalised for the Euclidean distance, as in scikit-learn. The
             integral of the cosine kernel is 1 in any number of dimensions; in even numbers, that of scikit-learn 1.9 is
             not, and its densities are smaller, in two dimensions by a factor of 2.75.
         atol: Permitted error of the density.

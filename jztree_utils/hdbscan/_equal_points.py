@@ -36,7 +36,7 @@ def join_equal_points(tree: CondensedTree, points: np.ndarray, box: np.ndarray |
 
 
 def _in_box(points: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Return the images of points from 0 to the box size, except those that would be rounded."""
+    """Return the images of points from 0 to the box size, except images that would be rounded."""
     period = np.where(box > 0, box, 1.0)
     inside = np.where(box > 0, np.fmod(points, period), points)
     moved = inside + period

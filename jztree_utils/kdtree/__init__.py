@@ -41,9 +41,9 @@ _COUNT_INSTEAD = "Use a smaller distance, fewer points, or count_neighbors, whic
 class KDTree:
     """Find neighbours of points, with the API of `scipy.spatial.KDTree`.
 
-    The attributes ``data`` (float64), ``n``, ``m``, ``boxsize``, ``mins`` and ``maxes`` are those of SciPy; ``tree`` is
-    missing. The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are
-    used.
+    The attributes ``data`` (float64), ``n``, ``m``, ``boxsize``, ``mins`` and ``maxes`` have SciPy's meanings; ``tree``
+    is missing. The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores
+    are used.
 
     Args:
         data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They must not change, unless ``copy_data`` makes a copy.

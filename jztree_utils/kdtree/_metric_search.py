@@ -24,7 +24,7 @@ def search_by(search: PointSearch, p: float) -> "PointSearch | MetricSearch":
 
 
 class MetricSearch:
-    """Searches like those of a `PointSearch`, with the distance ``sum(|x|**p)**(1/p)``, p from 1 to infinity.
+    """Searches like a `PointSearch`, with the distance ``sum(|x|**p)**(1/p)``, p from 1 to infinity.
 
     Points at the same distance are in row order.
     """
@@ -79,7 +79,7 @@ class MetricSearch:
         return result
 
     def _nearest(self, places: np.ndarray, euclidean: np.ndarray, others: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return distances and rows of the nearest, from those of the nearest in the Euclidean metric ``(q, k)``."""
+        """Return distances and rows of the nearest, from the nearest in the Euclidean metric ``(q, k)``."""
         q, k = euclidean.shape
         query = np.repeat(np.arange(q), k)
         reach = self._distances(places, query, euclidean.reshape(-1)).reshape(q, k).max(axis=1, initial=0)
@@ -101,7 +101,7 @@ class MetricSearch:
             yield query[near], index[near], distance[near]
 
     def _euclidean(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Return the radii of Euclidean balls that contain those of the metric."""
+        """Return the radii of Euclidean balls that contain the balls of the metric."""
         factor = max(self.points.shape[1] ** (0.5 - 1 / self.p), 1.0) * (1 + _ROUNDING)
         slack = 0.0
         if self.search.boxsize is not None:
@@ -116,7 +116,7 @@ class MetricSearch:
             return offset.max(axis=1)
         if self.p == 1:
             return _sum(offset)
-        # Powers of lengths may overflow or underflow, unlike those of their ratios to the longest.
+        # Powers of lengths may overflow or underflow, unlike powers of their ratios to the longest.
         longest = offset.max(axis=1, keepdims=True)
         ratio = np.divide(offset, longest, out=np.zeros_like(offset), where=longest > 0)
         return longest[:, 0] * _sum(ratio**self.p) ** (1 / self.p)

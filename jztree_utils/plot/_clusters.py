@@ -21,7 +21,7 @@ _OTHER = "0.75"  # grey of clusters that are not selected
 def plot_dendrogram(
     tree: Dendrogram, path: Path | None = None, *, min_count: int = 20, length_unit: str = "", title: str = ""
 ) -> "Figure":
-    """Plot the clusters of a dendrogram, without those of few particles.
+    """Plot the clusters of a dendrogram, without clusters of few particles.
 
     A vertical line is a cluster between the lengths at which it appears and at which it joins another. A horizontal
     line is the edge that joins two clusters. Line widths grow with the logarithm of the number of particles.

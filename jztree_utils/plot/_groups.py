@@ -198,7 +198,7 @@ class _Bins:
 
 
 def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float | None]:
-    """Return the masses of groups, and the mass of a particle if all masses are multiples of it."""
+    """Return the masses of groups, and the mass of a particle if it divides all masses."""
     if particle_mass is not None and not 0 < particle_mass < np.inf:
         raise ValueError(f"particle_mass is {particle_mass}; it must be positive and finite, or None.")
     if not isinstance(groups, FofCatalogue):
@@ -288,7 +288,7 @@ def _draw_references(
 ) -> None:
     """Draw a curve for each sample, and the ratio of the groups to it, for masses of a ``definition``, None if unknown.
 
-    The label of all curves is on the first one.
+    The first curve has the label of the definition.
     """
     described = MODELS[model].mass
     other = ", for other masses" if definition and described not in (None, definition) else ""

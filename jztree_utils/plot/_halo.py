@@ -118,9 +118,9 @@ def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit:
     """Return the particles per area that the colour 1 means, in units of the mean of the masses ``held``; and a label.
 
     Args:
-        pos: ``(n, d)`` positions of all particles.
+        pos: ``(n, d)`` positions of the particles.
         boxsize: The box.
-        mass: The masses of all particles, or one, or None.
+        mass: The particles' masses, or a single mass, or None.
         held: The masses of the particles in the picture, in the same form.
         length_unit: Unit of length in the label.
     """

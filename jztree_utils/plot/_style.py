@@ -1,4 +1,4 @@
-"""The common style of all pictures: colours, sizes, and axis labels."""
+"""The common style of the pictures: colours, sizes, and axis labels."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Directions on the sky as unit vectors and back, angles, and chords.
 
-Sines and cosines are those of degrees: multiples of 90 degrees are exact, and close to them, the relative error stays
+Sines and cosines take degrees: multiples of 90 degrees are exact, and close to them, the relative error stays
 at the rounding error. So both poles are single points, RA = 0 equals RA = 360, and small angles have small errors. No
 function uses the arccosine, whose error at small angles is 1e-8.
 """

@@ -265,7 +265,7 @@ def test_sums_of_weights_are_accurate_in_every_unit() -> None:
 
 
 def test_derivatives_in_tiny_boxes() -> None:
-    """Test derivatives by a traced box, and by positions in a box that is not traced."""
+    """Test derivatives with respect to a traced box, and to positions in a box that is not traced."""
     spacing = 2.0**-90
     pos = np.array([[0.0], [3 * spacing]], np.float32)
     box = np.float32(4 * spacing)

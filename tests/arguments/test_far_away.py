@@ -42,7 +42,7 @@ def test_float64_set_far_from_the_origin(x64: None) -> None:
 
 
 def test_queries_far_from_the_sources() -> None:
-    """All of them are far away in one dimension, by the same distance."""
+    """Every point is far away in one dimension, by the same distance."""
     pos, query = line(1e28, 1.0, np.float32), Pos(pos=line(1e28, 1.0, np.float32, 50)[::-1] * np.float32(0.999))
     radius, _ = knn(pos, 2, part_query=query)
     exact = np.linalg.norm(query.pos[:, None].astype(np.float64) - pos, axis=-1)

@@ -1,4 +1,4 @@
-"""Kernels pad rows of 4 to 7 dimensions to 8: results must equal those for rows that the caller pads with zeros."""
+"""Kernels pad rows of 4 to 7 dimensions to 8: results must equal results for rows that the caller pads with zeros."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_vectors_and_shifts_of_pairs_drop_padded_dimensions(box: Any, dtype: Any
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
 def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
-    """Norms and components of tensors are those of the given dimensions."""
+    """Norms and components of tensors count the given dimensions only."""
     for dims in PADDED:
         random = np.random.default_rng(dims)
         pos, radii = random.random((60, dims)), box_of(box, dims)[0]

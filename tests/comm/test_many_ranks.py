@@ -1,4 +1,4 @@
-"""Messages to hundreds of ranks, emulated here, against plain NumPy loops over all of them.
+"""Messages to hundreds of ranks, emulated here, against plain NumPy loops over the ranks.
 
 Also results on few ranks with as little information about each other as among thousands.
 """
@@ -51,7 +51,7 @@ class Boxes:
 
 
 def made_up(rng: np.random.Generator, kind: str, dims: int) -> Boxes:
-    """Return the boxes of all ranks. Every fifth rank is empty, every fifth has one particle."""
+    """Return the boxes of every rank. Every fifth rank is empty, every fifth has one particle."""
     centre = rng.random((RANKS, 1, dims))
     if kind == "clustered":
         centre = 0.5 + 0.4 * rng.choice([-1, 1], (RANKS, 1, dims)) * centre**4
@@ -84,7 +84,7 @@ def apart(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
 
 
 def farthest(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
-    """Return upper limits of the largest distances between points of all boxes ``a`` and all boxes ``b``."""
+    """Return upper limits of the largest distances between points in each box of ``a`` and each box of ``b``."""
     (alow, ahigh), (blow, bhigh) = ([np.asarray(x, np.float64) for x in pair] for pair in (a, b))
     maximum = np.maximum(bhigh - alow[:, None], ahigh[:, None] - blow)
     return np.sqrt((np.minimum(maximum, period / 2 if period else np.inf) ** 2).sum(axis=-1))

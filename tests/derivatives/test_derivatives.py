@@ -58,7 +58,7 @@ def nearest(a: np.ndarray, b: np.ndarray, box: np.ndarray) -> np.ndarray:
     return difference - box * np.rint(difference / np.where(box > 0, box, 1)) * (box > 0)
 
 
-# Two clumps, one of them across faces, and a few particles in no group
+# Two clumps, one across faces, and a few particles in no group
 def clumps(dims: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(5)
     centres = np.full((2, dims), 0.45), np.array([0.01, 0.2, 0.98, 0.7])[:dims]

@@ -1,4 +1,4 @@
-"""Derivatives over several devices, compared with those of one device."""
+"""Derivatives over several devices, compared with derivatives on one device."""
 
 import functools
 from typing import Any

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.emulated
 
 
 def moving_particles(n: int, dims: int, dtype: Any, spread: float = 0.004) -> data.ParticleData:
-    """Return compact clumps, two of them across the faces of the unit box, with a tenth of the particles anywhere."""
+    """Return compact clumps, two across the faces of the unit box, with a tenth of the particles anywhere."""
     random = np.random.default_rng(41)
     centre = random.random((9, dims))
     centre[0], centre[1] = 0.0, 0.999

@@ -29,7 +29,7 @@ def input_labels(pos: Any, rlink: Any, box: Any = 0.0, **options: Any) -> np.nda
 
 
 def assert_groups(pos: np.ndarray, rlink: float, box: Any = None) -> None:
-    """Compare both orders of output with the connected components of all pairs."""
+    """Compare both orders of output with the connected components of the pairs."""
     expected = oracles.smallest_members(oracles.components(pos, rlink, box))
     np.testing.assert_array_equal(input_labels(jnp.asarray(pos), rlink, box), expected)
     posz, label = fof_labels(jnp.asarray(pos), rlink, box)

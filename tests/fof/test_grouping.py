@@ -86,7 +86,7 @@ def some_particles(n: int, dims: int = 3, dtype: Any = np.float32) -> data.Parti
 def run(
     part: Any, label: np.ndarray, nums: list[int], npart_min: int, box: Any, room: int, mesh: Any = None
 ) -> tuple[Any, data.FofCatalogue]:
-    """Return particles and catalogue of all ranks, ``(r, ...)``, as NumPy arrays.
+    """Return particles and catalogue over ranks, ``(r, ...)``, as NumPy arrays.
 
     part: all particles in z-order. label: ``(n,)``, the first row of each particle's group. nums: the number of
     particles per rank.
@@ -168,7 +168,7 @@ def assert_as_on_one_device(
     room: int | None = None,
     expected: tuple[Any, data.FofCatalogue] | None = None,
 ) -> data.FofCatalogue:
-    """Compare with one device, and the order with an independent one. Return the joined catalogue of all ranks."""
+    """Compare with one device, and the order with an independent one. Return the joined catalogue."""
     grouped, cata = run(part, label, nums, npart_min, box, room or max(nums) + 3)
     assert_layout(grouped, cata, sum(nums), npart_min)
     order = oracles.order_over_ranks(label, nums, npart_min)
@@ -229,7 +229,7 @@ def test_mass_shared_or_missing_and_velocities_missing(mass: str, vel: bool, dty
 
 @pytest.mark.parametrize("ndev", [2, 8])
 def test_a_group_that_fills_the_periodic_box(ndev: int) -> None:
-    """Nearest images are those of the group's first particle, on any rank."""
+    """Images are nearest to the group's first particle, on any rank."""
     partz, label, expected = friends(some_particles(500), 0.2, 1.0, 20)
     assert (label == 0).all()
     assert_as_on_one_device(partz, label, parts_of(500, ndev), 20, 1.0, 500, expected)
@@ -425,7 +425,7 @@ def test_grouping_outside_a_mesh() -> None:
 
 
 def test_statistics_count_rows_that_leave_a_rank() -> None:
-    """All particles are on rank 1 of 2; half of them leave."""
+    """All particles are on rank 1 of 2; half leave."""
     with stats.statistics() as counted:
         run(some_particles(40), np.arange(40), [0, 40], 2, 1.0, 40)
     assert counted["rows.groups"] == 20

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.emulated
 
 
 def test_groups_above_32_bit_counts_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Always true, but computed from the tallies of all ranks, like the real check of sizes.
+    # Always true, but computed from every rank's tallies, like the real check of sizes.
     monkeypatch.setattr(_group_order, "_too_large", lambda tallies: jnp.all(tallies < 1000))
     fresh = shard_map_constructor(
         lambda part, label: _group(part, label, label, exact(1.0, (3,)), 2), in_specs=P(-1), out_specs=P(-1)

@@ -37,7 +37,7 @@ def particles(dims: int, dtype: Any = np.float32, n: int = N, masses: bool = Fal
 
 
 def scaled(vel: np.ndarray, rlink: float, vlink: float) -> np.ndarray:
-    """Return velocities in the unit of positions, rounded like those of the library."""
+    """Return velocities in the unit of positions, rounded as in the library."""
     wide = np.float64 if jax.config.jax_enable_x64 else np.float32
     return vel * vel.dtype.type(wide(rlink) / wide(vlink))
 

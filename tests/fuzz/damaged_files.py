@@ -57,7 +57,7 @@ def _heaps(data: bytes) -> list[slice]:
 
 
 def _place(data: bytearray, random: np.random.Generator) -> int:
-    """Return a position in a file; half of them are near its start, where formats keep their metadata."""
+    """Return a position in a file; half are near its start, where formats keep their metadata."""
     return int(random.integers(max(1, min(len(data), 2048) if random.random() < 0.5 else len(data))))
 
 

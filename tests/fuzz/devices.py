@@ -1,4 +1,4 @@
-"""kNN and groups over devices, some without particles, judged like those of one device and compared with them."""
+"""kNN and groups over devices, some without particles, judged like results of one device and compared with them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -146,7 +146,7 @@ def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, 
     if not np.array_equal(np.sort(rows[:num]), np.arange(num)):
         raise WrongError("rows that came back are not those that were given", np.arange(num), rows[:num])
     if pos[:num].tobytes() != given[rows[:num]].tobytes():
-        raise WrongError("positions are not those of their rows", given[rows[:num]], pos[:num])
+        raise WrongError("positions differ from the positions of their rows", given[rows[:num]], pos[:num])
     if order == "input" and not np.array_equal(rows, np.arange(len(rows))):
         raise WrongError("rows are not in input order", np.arange(len(rows)), rows)
     if order == "z" and 0 < num <= 64 and on_lattice(given[:num], sides):

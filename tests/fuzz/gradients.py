@@ -1,4 +1,4 @@
-"""Derivatives: those of radii from a formula, all others from finite differences. A wrong zero is a fault."""
+"""Derivatives: of radii from a formula, all others from finite differences. A wrong zero is a fault."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -38,7 +38,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def _values(random: np.random.Generator, rows: int, dims: int, dtype: Any, adaptive: bool) -> dict[str, Any]:
-    """Return the arguments. Velocities have linking lengths of the size of those of positions, in any unit."""
+    """Return the arguments. Velocities and positions have linking lengths of one size, in any unit."""
     points = inputs.points(random, rows, dims, dtype)
     while not 1e-25 < points.length < 1e25:
         points = inputs.points(random, rows, dims, dtype)
@@ -48,7 +48,7 @@ def _values(random: np.random.Generator, rows: int, dims: int, dtype: Any, adapt
     vlink = float(rlink * 10 ** random.uniform(-2, 2))
     vel = vlink * random.standard_normal((rows, dims)) * float(pick(random, 0.01, 0.3, 1, 10))
     if random.random() < 0.3:
-        vel = np.floor(2 * vel / vlink) / 2 * vlink  # many equal differences, some of them the linking length
+        vel = np.floor(2 * vel / vlink) / 2 * vlink  # many equal differences, some equal to the linking length
     if random.random() < 0.2:
         vel = np.broadcast_to(vel[:1], vel.shape).copy() if rows else vel
     values = points.arguments(random) | {"vel": vel.astype(dtype), "rlink": rlink, "vlink": vlink, "group_rlink": None}

@@ -18,7 +18,7 @@ from .peaks import densities
 
 _CASES = 30  # of one compiled function
 _PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
-# Functions over devices, and the results to compare: theirs, and those of one device.
+# Functions over devices, and the results to compare: theirs, and results of one device.
 _TREE = """
 found = jz.squeeze_tree(search(part, boxsize=boxsize, core_k={core_k}))
 many, one = ([tree.i, tree.j, tree.exact, tree.length] for tree in (found, here(pos, boxsize=boxsize, core_k={core_k})))
@@ -113,7 +113,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         points = inputs.points(random, sum(counts), dims, dtype)
         pos = np.where(np.isfinite(points.pos), points.pos, 0).astype(dtype)
         radius = linking_length(random, pos, points.sides, points.length)
-        if kind == "pairs":  # pairs of all images may exceed any capacity
+        if kind == "pairs":  # pairs with all images may exceed any capacity
             radius = min(radius, 3 * float(np.min(points.sides[points.sides > 0], initial=np.inf)))
         values = {"pos": pos, "boxsize": points.arguments(random)["boxsize"], "counts": counts, "radius": radius}
         rows: tuple[str, ...] = ("pos",)

@@ -1,4 +1,4 @@
-"""Potentials and accelerations of all images of a periodic box, compared with Ewald's sums and with known lattices."""
+"""Potentials and accelerations from all images of a periodic box, compared with Ewald's sums and known lattices."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ def plummer(n: int, dims: int, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("dims", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_large_group_that_needs_the_tree(dims: int) -> None:
-    """Two clumps form one group across the faces of the box, with masses of all sizes."""
+    """Two clumps form one group across the faces of the box, with masses of any size."""
     pos = np.concatenate([plummer(2600, dims), 0.25 + plummer(1500, dims, 2)]) % 1
     mass = np.random.default_rng(3).random(len(pos)) ** 4
     part = data.ParticleData(pos=pos.astype(np.float32), mass=mass.astype(np.float32), id=np.arange(len(pos)))

@@ -27,7 +27,7 @@ def graph(pos: Any, k: int, box: Any = None) -> list[set[int]]:
 
 
 def check(result: DensityPeaks, neighbours: list[set[int]], density: Any) -> None:
-    """Compare all fields with those of a flood."""
+    """Compare all fields with the fields of a flood."""
     n, density = len(neighbours), np.asarray(density)
     expected = flood.flood(neighbours, density)
     num = len(expected.row)

@@ -156,7 +156,7 @@ def test_queryidx_in_z_order_identifies_the_queries(ndev: int) -> None:
     np.testing.assert_array_equal(query[ids], one_found)
     np.testing.assert_array_equal(np.asarray(rad)[real], one_rad)
     np.testing.assert_array_equal(np.asarray(idx)[real], one_idx)
-    # Rows of sources are those of the public sort.
+    # Rows of sources follow the public sort.
     partz, _ = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)(part)
     np.testing.assert_array_equal(joined(partz.pos, np.asarray(partz.num))[one_idx], jz.tree.zsort(pos)[0][one_idx])
     named = np.asarray(partz.id)[np.asarray(rankidx.rank)[real], np.asarray(rankidx.idx)[real]]

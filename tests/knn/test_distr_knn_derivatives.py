@@ -51,7 +51,7 @@ def summed(result: Any, num: Any) -> jax.Array:
 
 
 def agree(loss: Any, ndev: int, unused: tuple[str, ...] = ()) -> None:
-    """Assert that ``loss(arrays, counts, over)`` has the derivatives of one device, and those of differences."""
+    """Assert that ``loss(arrays, counts, over)`` has the derivatives of one device, and equals finite differences."""
     single = given()
     expected = jax.jit(jax.grad(lambda arrays: loss(arrays, None, lambda func: func)))(single)
     many, counts = dealt(single, ndev)

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.emulated
 
 
 def assert_nearest(result: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
-    """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all of them if they are fewer."""
+    """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all sources if they are fewer."""
     rad, idx = (np.asarray(part) for part in result)
     distance2 = np.where(allowed, oracles.squared_distances(query, pos, box), np.inf)
     there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
     np.testing.assert_array_equal(idx >= 0, there)
     np.testing.assert_array_equal(np.isfinite(rad), there)
     row = np.nonzero(there)[0]
-    assert allowed[row, idx[there]].all(), "a neighbour is none of those that may be"
+    assert allowed[row, idx[there]].all(), "a neighbour is not allowed"
     assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
     nearest = np.sqrt(np.sort(distance2, axis=1)[:, : rad.shape[1]])
     nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
@@ -44,7 +44,7 @@ def all_but_self(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("k", [1, 4, 8, 16, 33, 65, 200])
 def test_exclude_self_omits_the_first_column(k: int, dtype: Any) -> None:
-    """Results are bitwise the columns after the first, for points of which many have duplicates."""
+    """Results are bitwise the columns after the first, for points with many duplicates."""
     pos = oracles.clustered(300, 3, dtype)
     pos[100:150] = pos[:50]
     for box in (None, 1.0):
@@ -130,7 +130,7 @@ def test_exclude_self_on_several_devices(counts: Any, result: str) -> None:
 
 @pytest.mark.long
 def test_exclude_self_with_fewer_sources_per_device_than_k() -> None:
-    """Each device has fewer sources than neighbours: boxes that hold k of them may include the query itself."""
+    """Each device has fewer sources than neighbours: boxes that hold k sources may include the query itself."""
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
         result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
@@ -226,7 +226,7 @@ def test_source_mask_on_several_devices(result: str, others: bool) -> None:
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 @pytest.mark.parametrize("order", ["input", "z"])
 def test_source_mask_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
-    """Rows are those of the particles in z-order, and marks are given in that order."""
+    """Rows count particles in z-order, and marks are given in that order."""
     pos, _, part = dealt(900, 3)
     partz, th = zsort_and_tree.smap(mesh_of(3), jit=True)(part)
     nums, where = np.asarray(partz.num), joined(partz.pos, np.asarray(partz.num))

@@ -113,7 +113,7 @@ def test_distances_across_the_boundary_have_full_relative_precision() -> None:
 
 @pytest.mark.parametrize("box", [0.1, 0.7, 67.77])
 def test_box_that_float32_cannot_represent(box: float) -> None:
-    """The exact length is used, so distances across the boundary are those of float64."""
+    """The exact length is used, so distances across the boundary are exact in float64."""
     random = np.random.default_rng(11)
     depth = 10 ** random.uniform(-7, -1, 200)
     pos = (np.where(random.random(200) < 0.5, depth, 1 - depth) * box).astype(np.float32)[:, None]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulated
 
 
 def assert_limited(result: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
-    """Assert that every row has the nearest sources within the radius, or all of them, and nothing else."""
+    """Assert that every row has the nearest or all sources within the radius, and nothing else."""
     rad, idx = (np.asarray(part) for part in result)
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]

@@ -28,7 +28,7 @@ def _all_threads() -> Iterator[None]:
 
 
 def lists_of(entries: int, number: int, seed: int = 0) -> np.ndarray:
-    """Return the splits of lists of various lengths, some of them empty, which end before the last of the entries."""
+    """Return the splits of lists of various lengths, some empty, which end before the last of the entries."""
     ends = np.sort(np.random.default_rng(seed).integers(0, max(entries - 9, 1), number))
     return np.r_[0, ends].astype(np.int32)
 
@@ -115,7 +115,7 @@ def test_same_bits_with_any_number_of_threads(dtype: Any) -> None:
 
 @pytest.mark.parametrize("how", ["sum", "max", "min"])
 def test_derivatives_equal_those_of_segments(how: Any) -> None:
-    """Equal values of a list share the derivative of a maximum or minimum. Both modes, and derivatives of these."""
+    """Equal values of a list share the derivative of a maximum or minimum. Both modes, and second derivatives."""
     with jax.enable_x64(True):
         splits, start = jnp.asarray([0, 3, 3, 9, 40, 60], jnp.int32), 2
         lists = jnp.asarray(np.searchsorted(splits[1:], start + np.arange(50), side="right"))

@@ -1,4 +1,4 @@
-"""The library over two processes of two devices. Results must equal those of one device. If an error occurs on one
+"""The library over two processes of two devices. Results must equal one device's results. If an error occurs on one
 rank, in the library or in user code, all processes must end with an error that names the cause.
 """
 
@@ -97,7 +97,7 @@ def test_explicit_capacity_that_is_too_small_raises_on_all_processes() -> None:
 
 @SLOW
 def test_default_capacity_that_is_too_small_is_enlarged() -> None:
-    # All particles are within a linking length of each other, so each rank receives those of all higher ranks.
+    # All particles are within a linking length of each other, so each rank receives all particles of higher ranks.
     script = """
 import logging
 logging.getLogger("jztree").addHandler(logging.StreamHandler())

@@ -220,7 +220,7 @@ def test_next_output_without_subhaloes_is_skipped() -> None:
 
 @pytest.mark.long
 def test_subhaloes_of_the_finder_link_over_ranks() -> None:
-    """The numbers of `jz.subhaloes` over ranks are those of its joined table, which `jz.descendants` expects."""
+    """The numbers of `jz.subhaloes` over ranks refer to its joined table, which `jz.descendants` expects."""
     random = np.random.default_rng(8)
     centres = random.random((12, 3))
     pos = (np.repeat(centres, 50, axis=0) + random.normal(0, 0.002, (600, 3))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Minimum spanning trees over ranks, compared with those of one device."""
+"""Minimum spanning trees over ranks, compared with trees of one device."""
 
 from typing import Any
 

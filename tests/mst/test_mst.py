@@ -38,7 +38,7 @@ def weights(pos: np.ndarray, box: Any = None, core_k: int | None = None) -> np.n
 
 
 def check(tree: SpanningTree, pos: np.ndarray, box: Any = None, core_k: int | None = None) -> None:
-    """Compare all fields with those of Kruskal's algorithm."""
+    """Compare all fields with Kruskal's algorithm."""
     weight, num = weights(pos, box, core_k), max(len(pos) - 1, 0)
     ends = oracles.kruskal(weight)
     assert int(tree.num) == num

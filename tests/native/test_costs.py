@@ -36,13 +36,13 @@ def uniform(mesh: jax.sharding.Mesh, rows: int) -> Any:
 
 
 def counted(call: Callable[[], Any]) -> dict[str, int]:
-    """Return the counts of a run of ``call`` with buffers that are large enough, unlike those of a first run."""
+    """Return the counts of a run of ``call`` with buffers that are large enough, unlike in a first run."""
     jax.block_until_ready(call())
     return SCRIPT.counted(call)
 
 
 def fractions(counts: dict[str, int], rows: int) -> dict[str, float]:
-    """Return rows sent, as fractions of all particles, by kind."""
+    """Return rows sent, as fractions of the particles, by kind."""
     return {name.removeprefix("rows."): count / (4 * rows) for name, count in counts.items() if "rows." in name}
 
 

@@ -109,7 +109,7 @@ class Call:
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    """The stand-in, with the resources of all kernels."""
+    """The stand-in, with the resources of every kernel."""
     result = ctypes.CDLL(str(LIBRARY))
     result.jztree_scratch_bytes.restype = ctypes.c_int64
     result.standin_call.restype = result.standin_complaints.restype = ctypes.c_char_p
@@ -118,7 +118,7 @@ def library() -> ctypes.CDLL:
 
 
 def describe(library: ctypes.CDLL, resources: dict[str, tuple[int, int, int]], fixed: int) -> int:
-    """Describe kernels to the stand-in. Return how many of them the library contains.
+    """Describe kernels to the stand-in. Return the number of kernels that the library contains.
 
     Args:
         library: The stand-in.
@@ -167,7 +167,7 @@ def large() -> Iterator[Callable[[], Any]]:
 
 @pytest.fixture(scope="module")
 def calls(library: ctypes.CDLL) -> list[Call]:
-    """Calls of all kernels, in three dimensions if the library has these, otherwise in one."""
+    """Calls of every kernel, in three dimensions if the library has them, otherwise in one."""
     result: list[Call] = []
     for dims in (3, 1):
         result = traced((*kernel_calls.one_device(1000, dims), *kernel_calls.several_devices(1000, dims)))  # type: ignore[arg-type]

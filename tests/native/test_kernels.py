@@ -34,7 +34,7 @@ def _all_threads() -> Iterator[None]:
 
 
 def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
-    """Return the bits of one run of all kernels, on input with clumps, duplicates, padding and an outlier."""
+    """Return the bits of one run of every kernel, on input with clumps, duplicates, padding and an outlier."""
     random = np.random.default_rng(51)
     pos = oracles.clustered(n, 3, dtype)
     pos[::9] = pos[0]

@@ -16,7 +16,7 @@ import pytest
 from jztree.kernels import _library
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="has sets of which each has all that is in those before it")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets contain one another only here")
 def test_instruction_set_not_supported_by_the_processor_raises(monkeypatch, tmp_path) -> None:
     """Running code for them would crash the process without a message."""
     (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()

@@ -40,7 +40,7 @@ def sphere(r: np.ndarray, total: np.ndarray, density: float, minimum: int, edge:
 def brute(
     pos: np.ndarray, mass: np.ndarray | None, centre: np.ndarray, density: Any, box: Any = None, minimum: int = 10
 ) -> dict[str, np.ndarray]:
-    """Compute spheres by sorting the distances of all particles from each centre, in float64."""
+    """Compute spheres by sorting the distances of the particles from each centre, in float64."""
     length, dims = oracles.full_box(box, pos.shape[1]), pos.shape[1]
     edge = min(length[length > 0] / 2, default=np.inf)
     weights = np.ones(len(pos)) if mass is None else mass.astype(np.float64)
@@ -212,7 +212,7 @@ def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
 
 @pytest.mark.parametrize("far", [1, 7, 40])
 def test_several_devices_agree_if_half_a_box_has_too_few_particles(far: int) -> None:
-    """The nearest ten are farther away than half of the short side, so no rank ever has all of them."""
+    """The nearest ten are farther away than half of the short side, so no rank ever has all ten."""
     rng = np.random.default_rng(far)
     pos = rng.normal(0, 0.1, (5 + far, 3)).astype(np.float32)
     pos[5:, 2] += 7

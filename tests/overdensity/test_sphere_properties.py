@@ -1,4 +1,4 @@
-"""Properties of all particles in spheres, compared with sums in NumPy, and with spheres of known properties."""
+"""Properties of the particles in spheres, compared with sums in NumPy, and with spheres of known properties."""
 
 from typing import Any
 

@@ -71,7 +71,7 @@ def all_pairs(
 
 
 def assert_sums(result: PairCounts, pairs: tuple[np.ndarray, np.ndarray], product: np.ndarray) -> None:
-    """Assert that counts, weights and separations are those of ``pairs`` with this product of weights each."""
+    """Assert that counts, weights and separations equal sums over ``pairs``, each with this product of weights."""
     first, place = pairs
     kept, shape = place >= 0, np.shape(result.count)
     number, weight, separation = (

@@ -22,7 +22,7 @@ SECOND = {"rp_pi": ALONG, "s_mu": COSINES}
 
 
 def sighted(a: np.ndarray, b: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return both quantities of all pairs, ``(a, b)``."""
+    """Return both quantities of each pair, ``(a, b)``."""
     a, b = a.astype(np.longdouble)[:, None], b.astype(np.longdouble)[None]
     s, m = b - a, (a + b) / 2
     length = np.sqrt((m**2).sum(axis=-1))

@@ -135,7 +135,7 @@ def test_guide_prints_the_documented_output_on_four_devices(tmp_path: Path) -> N
     ids=["drawings", "charts"],
 )
 def test_drawings_match_the_pages(script: str, folder: str, made_elsewhere: set[str], tmp_path: Path) -> None:
-    """The first script compares the boundaries that it draws with those of the library."""
+    """The first script compares the boundaries that it draws with the library's."""
     load(DOCS / "drawings" / f"{script}.py").main(tmp_path)
     shown = {name for page in PAGES for name in re.findall(rf"!\[[^\]]*\]\({folder}([^/)]+)\)", page.read_text())}
     assert {path.name for path in tmp_path.iterdir()} == shown - made_elsewhere

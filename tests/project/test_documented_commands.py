@@ -1,4 +1,4 @@
-"""All ``jztree`` commands in the documentation and in its help must exist; those of the main pages must run."""
+"""All ``jztree`` commands in the documentation and in its help must exist; commands of the main pages must run."""
 
 import glob
 import importlib.util

@@ -16,7 +16,7 @@ VAGUE = re.compile(
 )
 # The largest share of such names among all names of a folder. Lower a limit when you have removed some.
 LIMITS = {"jztree": 0.0145, "jztree_utils": 0.0175, "tests": 0.021, "checks": 0.0075, "jztree/native": 0.02}
-# Declared variables and arguments of C++ and CUDA, without those of the types of this library.
+# Declared variables and arguments of C++ and CUDA, without variables of this library's types.
 DECLARED = re.compile(
     r"\b(?:u?int(?:8|32|64)_t|double|float|unsigned|auto|bool|int|size_t|T|From|Value)"
     r"\s*(?:[*&]\s*)?(?:const\s+)?([a-z_]\w*)\s*(?=[=;,)\[{(:])"

@@ -30,7 +30,7 @@ def differences(func: Any, args: tuple[Any, ...], dots: tuple[Any, ...], step: f
     ("kernel", "dims"), [("wendland_c4", 3), ("cubic_spline", 2), ("gaussian", 4), ("wendland_c6", 1)]
 )
 def test_derivatives(kernel: str, dims: int, form: str) -> None:
-    """Test derivatives by positions, values, lengths and box: forward and reverse, and of second order."""
+    """Test derivatives with respect to positions, values, lengths and box: forward and reverse, and of second order."""
     rng = np.random.default_rng(3)
     n, lengths = 60, np.where(np.arange(dims) == 1, 0.0, 1.0)
     pos, h, v = rng.random((n, dims)) * 1.6 - 0.3, rng.uniform(0.3, 0.6, n), rng.normal(size=(n, 2))

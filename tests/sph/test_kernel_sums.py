@@ -178,7 +178,7 @@ def test_images_closer_than_the_rounding_of_positions(form: str) -> None:
     separation, rng = 4e-10, np.random.default_rng(2)
     a, b = (rng.uniform(lo, lo + 1, 100_000).astype(np.float32).astype(np.float64) for lo in (1, -2))
     box = (a - b + separation) / 4  # so that many places in the box are half-way between two float32 numbers
-    # Choose those of which one is rounded up and the other down.
+    # Choose pairs in which one is rounded up and the other down.
     far = [place.astype(np.float32) for place in (a - box * np.floor(a / box), b - box * np.floor(b / box))]
     selected = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
     assert len(selected) == 4

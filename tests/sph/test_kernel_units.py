@@ -44,7 +44,7 @@ def loss_of(form: str, u: np.ndarray, derivative: str | None, separate: bool) ->
 
 
 def slopes(form: str, numbers: Any, units: tuple[float, float, float], derivative: str | None, separate: bool) -> Any:
-    """Return derivatives by positions, lengths, values and, for sums, the box."""
+    """Return derivatives with respect to positions, lengths, values and, for sums, the box."""
     *arguments, u = in_units(numbers, units)
     by = (0, 1, 2, 3) if derivative is None else (0, 1, 2)
     return jax.jit(jax.grad(loss_of(form, u, derivative, separate), by))(*arguments)

@@ -23,7 +23,7 @@ from jztree.knn import knn
 from jztree_utils import ics
 
 NUMBERS = [0.0, 0.1, 1 / 3, np.pi * 1e8, 2.0**53 - 1, 1 + 2.0**-52, -0.7, 37.5, 1e-30, 3e38]
-# At the limits of numbers with unscaled words, and of all numbers.
+# At the limits of numbers with unscaled words, and of any number.
 NUMBERS += [np.nextafter(2.0**power, to) for power in (-73, -74, -100, -149, 127, 128) for to in (0, np.inf)]
 NUMBERS += [2.0**-149, 2.0**-150, 1e-60, -1e-60, 1e-300, 5e-324, 2.0**-1022, 1e39, 1e300, np.finfo(np.float64).max]
 

@@ -1,4 +1,4 @@
-"""JAX modes of user programs: every public function gives its results and derivatives in each of them.
+"""JAX modes of user programs: every public function gives its results and derivatives in each mode.
 
 `jax_numpy_dtype_promotion` and `jax_numpy_rank_promotion` forbid implicit promotions, tested in 32 and 64 bits.
 `jax_debug_nans` raises at each NaN. `jax_disable_jit` runs operations one by one.
@@ -89,7 +89,7 @@ def test_results_are_equal_in_every_mode(mode: Mode, name: str) -> None:
 
 
 def total(rows: dict[str, jax.Array], part: ParticleData, name: str) -> jax.Array:
-    """Return the sum of all finite real numbers in the result of a call for particles with ``rows``."""
+    """Return the sum of the finite real numbers in the result of a call for particles with ``rows``."""
     result = CALLS[name](dataclasses.replace(part, **rows))()
     real = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array) and _is_real(leaf)]
     finite = [jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype)).astype(part.pos.dtype) for leaf in real]

@@ -53,7 +53,7 @@ def test_all_ghosts_within_the_radius_arrive_in_order_and_once(boxsize: float, s
         is_near = (separation(pos, pos[ours], boxsize) <= radii[rank]).any(axis=1)
         assert set(np.flatnonzero(is_near)) <= set(all_here)
         np.testing.assert_array_equal(again[rank, : totals[rank]], pos[all_here])
-    # Ranks do not receive all particles: the rank with radius 0 has at most those that touch its boxes.
+    # Ranks do not receive all particles: the rank with radius 0 has at most the particles that touch its boxes.
     assert totals[1] < len(pos) / 2
 
 

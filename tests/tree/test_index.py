@@ -215,7 +215,7 @@ for_each_query_search = pytest.mark.parametrize("name", QUERY_SEARCHES)
 
 
 def over_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` of arrays of all devices, mapped over devices in one block each."""
+    """Return ``function`` of joined arrays, mapped over devices in one block each."""
 
     def local(*stacked: Any) -> Any:
         result = function(*jax.tree.map(lambda leaf: leaf[0], stacked))

@@ -1,4 +1,4 @@
-"""The cuts of the z-order into ranges of ranks. Most ranks are emulated: the rows of each are those of a type, and
+"""The cuts of the z-order into ranges of ranks. Most ranks are emulated: each has the rows of a type, and
 counts are summed over types in the same way.
 """
 
@@ -27,7 +27,7 @@ wide_sum = comm.wide_sum
 
 
 def _haloes(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Return particles, half of which are in isothermal spheres of very different sizes."""
+    """Return particles; half are in isothermal spheres of very different sizes."""
     size = rng.pareto(1, 200)
     halo = rng.choice(200, n, p=size / size.sum())
     away = rng.standard_normal((n, 3))
@@ -146,7 +146,7 @@ def test_one_sum_in_the_compiled_search() -> None:
 
 @pytest.mark.watched
 def test_totals_above_32_bits() -> None:
-    """There are 1e10 rows for 3 ranks, about a third of them in each of three parts."""
+    """There are 1e10 rows for 3 ranks, about a third in each of three parts."""
     total = 10**10
     ends = [total // 3 - 1, 2 * (total // 3), total, total]
     sums = jnp.asarray([[end >> 16, end & 0xFFFF] for end in ends], jnp.int32)

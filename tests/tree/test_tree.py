@@ -50,7 +50,7 @@ def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig,
 
 
 def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: Any) -> None:
-    """Check splits, counts and boxes of all planes; ``pos`` is in z-order."""
+    """Check splits, counts and boxes of each plane; ``pos`` is in z-order."""
     inside = oracles.wrapped(pos[:num], box)
     assert th.num_nodes(th.num_planes - 1) <= 32
     for plane in range(th.num_planes):
@@ -332,7 +332,7 @@ def test_multi_type_keeps_properties_and_jits() -> None:
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_one_hierarchy_of_several_types(jit: bool) -> None:
-    """Its nodes are those of each type, and its ranges are those of all types together."""
+    """Each type has its nodes, and the ranges count the joined types."""
     parts = [data.Pos(pos=jnp.asarray(oracles.uniform(90, 3)), num=70), jnp.asarray(oracles.clustered(50, 3))]
     make = tree.zsort_and_tree_multi_type.jit if jit else tree.zsort_and_tree_multi_type
     cfg = TreeConfig(leaf_size=4, fan_out=2)

@@ -175,7 +175,7 @@ def test_float64(x64: None) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("dims", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_positions_that_share_a_key_are_in_the_order_of_one_device(ndev: int, dims: int) -> None:
-    """Ranks may have few of them, and cuts may be anywhere among them."""
+    """Ranks may have few cells, and cuts may be anywhere among them."""
     sort = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def test_positions_that_share_a_key_are_in_the_order_of_one_device(ndev: int, di
 
 
 def crowds(rng: np.random.Generator, dims: int) -> np.ndarray:
-    """Return up to 200 points: crowds below the resolution of keys, of both signs and any scale, some of them equal."""
+    """Return up to 200 points: crowds below the resolution of keys, of both signs and any scale, some equal."""
     n = int(rng.integers(3, 200))
     tiny = rng.standard_normal((n, dims)) * 10.0 ** -rng.integers(0, 34, (n, 1))
     pos = np.where(rng.random((n, 1)) < 0.7, tiny, rng.choice([0.0, -0.0, 0.25, 1.0], (n, dims)))

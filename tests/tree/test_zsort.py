@@ -42,7 +42,7 @@ def test_order_with_one_far_outlier(exponent: int) -> None:
 @pytest.mark.parametrize("exponent", [3, 12, 20, 37])
 @pytest.mark.parametrize("n", [20, 2000])
 def test_points_that_share_a_key_are_in_the_z_order_of_their_bits(n: int, exponent: int, dtype: Any) -> None:
-    """Any number of points may share a key; otherwise the order would depend on how many of them a device has."""
+    """Any number of points may share a key; otherwise the order would depend on their number per device."""
     pos = oracles.uniform(n, 3, dtype) - dtype(0.5)
     pos[13] = 10.0**exponent
     pos[4], pos[15], pos[16] = pos[17], -0.0, 0.0

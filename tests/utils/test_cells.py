@@ -34,7 +34,7 @@ def particles(name: str) -> np.ndarray:
 
 
 def brute_force(pos: np.ndarray, cell: Any, periodic: Any, radius: float) -> set[tuple[int, ...]]:
-    """Return i, j and shift of all pairs within the radius, both ways, from all images up to a generous number."""
+    """Return i, j and shift of the pairs within the radius, both ways, from all images up to a generous number."""
     dims = pos.shape[1]
     vectors = np.asarray(cell) if np.ndim(cell) == 2 else np.diag(cell)
     repeats = np.broadcast_to(periodic, dims)

@@ -155,7 +155,7 @@ def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None
     if len(jax.devices()) < count:
         pytest.skip(f"needs {count} devices")
     mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-    for num in (2, 50):  # fewer particles than devices, or not a multiple of them
+    for num in (2, 50):  # fewer particles than devices, or not a multiple
         pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
         source = Source(write_gadget(tmp_path / "a.hdf5", pos))
         part = read_particles(open_types(source), (), mesh)

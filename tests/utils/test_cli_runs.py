@@ -414,7 +414,7 @@ def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
         np.testing.assert_allclose(mass_type.sum(axis=1), mass, rtol=1e-5)
         np.testing.assert_allclose(mass_type[:, 4], by_type[:, 4] * 0.1, rtol=1e-5)
         np.testing.assert_allclose(file["Group/Group_M_Crit200"][:10], largest["m200c"])
-    # The mean density of all matter in the box, at redshift 1.
+    # The mean density of matter in the box, at redshift 1.
     mean = sum(sizes[ptype] * masses[ptype] for ptype in sizes) / 1000
     critical = mean / 0.3 * (0.3 + 0.7 / 8)
     radius, inside = np.asarray(largest["r200c"]), np.asarray(largest["m200c"])

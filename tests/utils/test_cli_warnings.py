@@ -18,7 +18,7 @@ UNITS = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVeloci
 
 @pytest.fixture
 def write(tmp_path, write_gadget, random) -> Any:
-    """Write 500 particles in a box of length 2 from ``begin`` on, 12 of them outside by up to ``excess``."""
+    """Write 500 particles in a box of length 2 from ``begin`` on, and 12 outside by up to ``excess``."""
 
     def made(excess: float, begin: float = 0.0, ptype: int = 1) -> Path:
         pos = begin + 2 * random.random((500, 3))

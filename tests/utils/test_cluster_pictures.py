@@ -38,7 +38,7 @@ def test_lines_join_the_clumps_at_their_distances(tree: jz.hierarchy.Dendrogram)
     joins = np.sort(segments[is_level][:, 0, 1])
     np.testing.assert_allclose(joins, tree.exact_lengths()[-2:])
     ends = segments[~is_level]
-    assert len(ends) == 5  # three clumps, two of them together, and all
+    assert len(ends) == 5  # three clumps, two clumps together, and all
     assert (ends[:, 1, 1] > ends[:, 0, 1]).all()
     assert len(set(segments[~is_level][:, 0, 0].tolist())) == 5
     widths = np.asarray(lines.get_linewidths())[~is_level]

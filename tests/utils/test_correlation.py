@@ -85,7 +85,7 @@ def test_projection_and_multipoles_by_sums_over_bins() -> None:
     pos[1::2, 2] = (pos[1::2, 2] + np.float32(0.125)) % 1
     result = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
     shell = 4 / 3 * np.pi * (0.126**3 - 0.124**3) * 1000 * 999
-    # All of these pairs are in the last bin of mu, where P_l is nearly 1, and there are few others.
+    # The pairs are in the last bin of mu, where P_l is nearly 1, and there are few others.
     end = [float(np.diff(legendre.legval([0.98, 1], legendre.legint([0] * ell + [1])))[0]) * 50 for ell in (2, 4)]
     monopole = result.pairs[0] / shell - 1
     np.testing.assert_allclose(result.value[0], monopole, rtol=1e-9)

@@ -23,7 +23,7 @@ def uniform(n: int, seed: int) -> np.ndarray:
 
 
 def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
-    """Return the result of a call that warns once, with this file as origin, and with all of these texts."""
+    """Return the result of a call that warns once, with this file as origin, and with every text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call()
@@ -102,7 +102,7 @@ def test_defined_estimates_do_not_warn(function: str) -> None:
 
 
 def quantities(a: np.ndarray, b: np.ndarray, function: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return both quantities of all pairs in an open box: rp and pi, or s and mu."""
+    """Return both quantities of each pair in an open box: rp and pi, or s and mu."""
     separation = a[:, None].astype(np.float64) - b
     distance, along = np.sqrt((separation**2).sum(axis=-1)), np.abs(separation[..., 2])
     if function == "wp":
@@ -161,7 +161,7 @@ def test_an_empty_cell_is_joined_to_the_next_one(function: str) -> None:
 
 
 def test_a_single_cell_with_random_pairs_is_the_whole_line_of_sight() -> None:
-    """This is the single cell of halotools: 2 pi_max (DD - 2 DR + RR) / RR of all pairs."""
+    """This is the single cell of halotools: 2 pi_max (DD - 2 DR + RR) / RR of the summed pairs."""
     data = np.array([[0, 0, 0], [0.05, 0, 0.125], [0.3, 0, 0.3]])
     randoms = np.array([[0, 0, 0], [0.05, 0, 0.2], [5, 5, 5]])
     result = warned(lambda: wp(data, [0.02, 0.1], 0.5, randoms=randoms, num_pi=10), "In bin 0 (0.02 to 0.1), cells")

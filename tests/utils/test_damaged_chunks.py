@@ -146,7 +146,7 @@ def move(path: Path, name: str, by: int) -> None:
 
 @pytest.mark.parametrize("by", [-4000, -2048, 1, 16])
 def test_overlapping_datasets_raise(snapshot: Path, error_of: Callable[..., str], by: int) -> None:
-    """Its numbers would be those of the other dataset, or the bytes of a header."""
+    """Its numbers would come from the other dataset, or from the bytes of a header."""
     with h5py.File(snapshot, "a") as file:
         pos = file["PartType1/Coordinates"][()]
         for name in ("Coordinates", "ParticleIDs"):

@@ -298,7 +298,7 @@ def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
             assert "jztree supports 1 to 8 features" in str(column["exception"])
 
 
-# Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.
+# Tests of scikit-learn that fail because of these error messages, and tests that fail for other reasons.
 DIFFERENT = ("distances must be Minkowski distances", "jztree supports 1 to 8 features")
 FAILING = {
     "test_unsupervised_inputs": "takes a fitted estimator for samples, as does whatever reads its trees",

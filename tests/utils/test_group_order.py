@@ -106,7 +106,7 @@ def read_rows(data: h5py.Dataset) -> np.ndarray:
 
 
 def read_types(paths: list[Path]) -> dict[str, np.ndarray]:
-    """Return the rows of all datasets of all files, by name."""
+    """Return the rows of each dataset in the files, by name."""
     result: dict[str, list[np.ndarray]] = {}
     for path in paths:
         with h5py.File(path) as file:

@@ -187,7 +187,7 @@ def test_printed_table_has_mass_velocity_and_concentration(tmp_path, use_devices
 
 @pytest.mark.long
 def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
-    """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""
+    """The lowest potential of the largest group equals a sum over pairs. The output names the kind of every centre."""
     use_devices(1)
     words = {"potential": "lowest potential", "densest": "densest particle", "mass": "centre of mass"}
     result = {}
@@ -221,7 +221,7 @@ def halo(random: np.random.Generator, radii: np.ndarray, centre: np.ndarray) -> 
 
 @pytest.mark.long
 def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
-    """M(<r) of both is known. Particles are at equal steps of it, so the expected mass is accurate to one particle."""
+    """M(<r) of both is known. Particles have equal steps in mass, so the expected mass is accurate to one particle."""
     use_devices(1)
     box, n, mass = 20.0, 20_000, 1e5
     step = (np.arange(n) + 0.5) / n
@@ -255,7 +255,7 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, capsys) -> None:
-    """Spheres contain the matter of all types, regardless of which types join the groups."""
+    """Spheres contain the matter of every type, regardless of which types join the groups."""
     use_devices(count)
     a, box = 0.5, 10.0
     masses, types, centres = {0: 0.4, 1: 2.0, 2: 16.0, 3: 128.0}, {}, random.random((4, 3)) * 10

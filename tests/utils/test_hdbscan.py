@@ -439,7 +439,7 @@ def test_parameters_are_those_of_scikit_learn() -> None:
     }
 
 
-# Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.
+# Tests of scikit-learn that fail because of these error messages, and tests that fail for other reasons.
 DIFFERENT = ("distances must be Minkowski distances", "HDBSCAN has Euclidean distances only")
 FAILING = {
     "test_hdbscan_sparse": "passes sparse features",

@@ -66,7 +66,7 @@ def test_headers_of_gizmo(tmp_path, random) -> None:
 
 
 def test_units_of_gizmo_without_cosmology(tmp_path, random) -> None:
-    """Units do not contain h then, and the units of the header are those of the numbers."""
+    """Units do not contain h then, and the header states the units of the numbers."""
     write_gizmo(tmp_path / "a.hdf5", 4, random)
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         file["Header"].attrs.update(ComovingIntegrationOn=0, UnitLength_In_CGS=3.085678e18)
@@ -149,7 +149,7 @@ def test_invalid_options(arguments, words, snapshot, error_of) -> None:
 
 @pytest.mark.long
 def test_units_are_inferred_from_masses(tmp_path, capsys) -> None:
-    """The sample file does not state units, and a copy of it cannot be recognised by its name."""
+    """The sample file does not state units, and a copy cannot be recognised by its name."""
     copy, output = tmp_path / "copy.hdf5", tmp_path / "c.hdf5"
     copy.write_bytes(Path(ics.SAMPLE_3D).read_bytes())
     header = io.read_header(copy)

@@ -159,7 +159,7 @@ def test_soneira_peebles_particles() -> None:
     assert (part.pos.shape, part.num, part.num_total, part.mass) == ((n + 2, 3), n, n, 3.0 / n)
     pos = np.asarray(part.pos[:n], np.float64)
     assert ((pos >= 0) & (pos < 1)).all()
-    # Points of a cluster are at most two times the radii of all levels apart.
+    # Points of a cluster are at most two times the summed radii of the levels apart.
     clusters = pos.reshape(7, -1, 3)
     separation = clusters[:, :, None] - clusters[:, None]
     separation -= np.round(separation)

@@ -43,7 +43,7 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("dims", [1, 2, 3, 6])
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_densities_equal_sums_over_all_samples(dims: int) -> None:
-    """Densities of scikit-learn have an absolute error of 1e-16 of the density of all samples at one place.
+    """Densities of scikit-learn have an absolute error of 1e-16 of the density if all samples were at one place.
 
     Its cosine kernel has a wrong norm in even dimensions.
     """

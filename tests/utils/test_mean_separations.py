@@ -63,7 +63,7 @@ def brute(
 
 @pytest.mark.parametrize("cross", [False, True], ids=["auto", "cross"])
 def test_mean_separations_by_their_definition(cross: bool) -> None:
-    """The pairs are those of `pair_counts`."""
+    """The pairs agree with `pair_counts`."""
     a = points(160, 1)
     b = points(120, 2) if cross else a
     weights = [np.random.default_rng(len(x)).random(len(x)).astype(np.float32) for x in (a, b)]

@@ -79,7 +79,7 @@ def test_gas_without_the_density_of_baryons() -> None:
 
 
 def write_zoom(path: Path, rng: np.random.Generator) -> float:
-    """Write dark matter with three masses, two of them in type 1. Return the mean mass of that type."""
+    """Write dark matter with three masses, two in type 1. Return the mean mass of that type."""
     own = np.where(np.arange(600) < 500, 0.03, 0.24).astype(np.float32)
     far = np.full(200, 15.0, np.float32)
     counts = [0, len(own), len(far), 0, 0, 0]

@@ -1,4 +1,4 @@
-"""Tables of catalogue files: all columns, including those of properties, with the units stored in the file."""
+"""Tables of catalogue files: all columns, including properties, with the units stored in the file."""
 
 import sys
 from dataclasses import replace

@@ -70,7 +70,7 @@ def test_mass_functions_are_in_units_per_h(catalogue) -> None:
     assert upper.get_ylabel() == r"d$n$ / d$\,$log$_{10}\,M$ [$h^3\,\mathrm{Mpc}^{-3}$]"
     (drawn,) = upper.containers
     mass, density = drawn.lines[0].get_data()
-    # Explicitly: bins of 0.2 decades in numbers of particles, with edges half-way between two of them.
+    # Explicitly: bins of 0.2 decades in numbers of particles, with edges half-way between two numbers.
     minimum = held.count.min()
     edges = np.unique(np.round(minimum * 10 ** (0.2 * np.arange(20)))) - 0.5
     counted, _ = np.histogram(held.count, edges)

@@ -139,7 +139,7 @@ def test_missing_package_raises(error_of, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("layout", ["native", "swift"])
 def test_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout, tmp_path, capsys) -> None:
-    """SWIFT units do not contain h, but those of the sample do."""
+    """SWIFT units do not contain h, but the sample's units do."""
     output, page = str(tmp_path / "c.hdf5"), str(tmp_path / "a.html")
     assert cli.main(["fof", "sample", "-o", output, "--layout", layout, "-q"]) == 0
     assert cli.main(["view", "sample", "--catalogue", output, "-o", page, "--halos", "10", "--json"]) == 0

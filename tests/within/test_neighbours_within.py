@@ -128,7 +128,7 @@ def test_index_and_leaf_sizes() -> None:
 
 @pytest.mark.long
 def test_default_capacity_grows() -> None:
-    """Radii far exceed those that the initial capacity suffices for. One compiled function serves several radii."""
+    """Radii far exceed the radii that the initial capacity suffices for. One compiled function serves several radii."""
     pos = oracles.uniform(500, 3)
     for radius in (0.1, 0.9, 0.3):
         result = neighbours_within.jit(pos, radius)
@@ -230,7 +230,7 @@ def test_lists_on_several_devices_equal_those_of_one(name: str, ndev: int) -> No
 
 
 def assert_same(result: Any, here: Any, counts: np.ndarray) -> None:
-    """Assert that the joined lists of all ranks' queries, ``counts`` on each, are those of one device."""
+    """Assert that the joined lists of all ranks' queries, ``counts`` on each, equal the lists of one device."""
     numbers = joined(jax.vmap(jnp.diff)(result.splits), counts)
     np.testing.assert_array_equal(numbers, np.diff(here.splits))
     lengths = np.asarray(result.splits)[:, -1]

@@ -26,7 +26,7 @@ Edges = dict[tuple[int, ...], np.ndarray]
 
 
 def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind: str = "half") -> Edges:
-    """Return the vectors of all pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
+    """Return the vectors of the pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
     length = oracles.full_box(box, pos.shape[1])
     period = np.where(length > 0, length, np.inf)
     x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
@@ -331,7 +331,7 @@ def test_derivatives() -> None:
 
 
 def same_as_here(result: Any, here: Any, ndev: int) -> None:
-    """Assert that the joined pairs of all devices are those of one."""
+    """Assert that the joined pairs over devices equal the pairs of one device."""
     counts = np.asarray(result.num).reshape(ndev)
     for name in ("i", "j", "shift", "vector", "distance"):
         np.testing.assert_array_equal(joined(getattr(result, name), counts), np.asarray(getattr(here, name)), name)
@@ -369,7 +369,7 @@ def test_queries_over_devices(ndev: int) -> None:
 
 
 def ase_edges(pos: np.ndarray, box: np.ndarray, radius: float) -> tuple[np.ndarray, ...]:
-    """Return ``i, j, S, D`` of all pairs, in both directions."""
+    """Return ``i, j, S, D`` of each pair, in both directions."""
     ase = pytest.importorskip("ase")
     atoms = ase.Atoms(positions=pos, cell=box, pbc=True, numbers=np.ones(len(pos)))
     return pytest.importorskip("ase.neighborlist").neighbor_list("ijSD", atoms, radius)

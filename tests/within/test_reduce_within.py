@@ -189,7 +189,7 @@ def test_derivatives_against_differences() -> None:
 
 
 def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> list[jax.Array]:
-    """Return the loss slightly on both sides of the arguments, with one of them moved in a given direction."""
+    """Return the loss slightly on both sides of the arguments, with one argument moved in a given direction."""
     result = []
     for step in (1e-6, -1e-6):
         there = list(arguments)

@@ -53,7 +53,7 @@ def flags_of_config(
 
 
 def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of a configuration file for all commands, and those for this command."""
+    """Return the entries of a configuration file for all commands, and for this command."""
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)

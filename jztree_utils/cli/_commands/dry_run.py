@@ -113,7 +113,7 @@ def each_run(
         types: Attached types, and types that count in spheres; see `Source`.
         layout: Layout of the catalogues that would be written, if any.
         check: Checks the options of a run; it raises on all processes, also with ``--dry-run``.
-        plan: Describes the steps and the time of a run for ``--dry-run``, if these are not those of ``work``.
+        plan: Describes the steps and the time of a run for ``--dry-run``, if they differ from ``work``.
     """
     print_machine(mesh)
     for run in todo:
@@ -167,7 +167,7 @@ def print_estimate(
         work: The work to estimate.
         as_json: Print JSON for scripts instead of text.
         layout: Layout of the catalogue that would be written, if any.
-        plan: The steps and their time, if these are not those of ``work``.
+        plan: The steps and their time, if they differ from ``work``.
     """
     snapshots = open_checked(source, layout)
     matter = _matter(source, snapshots, work)
@@ -200,7 +200,7 @@ def print_estimate(
 
 
 def memory_needed(source: Source, mesh: Mesh, work: Work) -> tuple[int, int | None]:
-    """Return the bytes that work needs on each device, and those that are available, None if unknown."""
+    """Return the bytes that work needs on each device, and the available bytes, None if unknown."""
     snapshots = open_types(source)
     need = _memory([*snapshots, *_matter(source, snapshots, work)], work, mesh)
     return need, available_memory(mesh.devices.flat[0])

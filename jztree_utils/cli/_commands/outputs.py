@@ -42,7 +42,7 @@ class Run:
 
 
 def plan_runs(args: Namespace) -> list[Run]:
-    """Return the runs to do, without those whose outputs already exist.
+    """Return the runs to do, without runs whose outputs already exist.
 
     Raises:
         SnapshotError: If a snapshot is missing or unusable.

@@ -64,7 +64,7 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
 
 
 def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
-    """Return the header with units that its file lacks: those of the sample, or those that follow from its masses."""
+    """Return the header with units that its file lacks: units of the sample, or units that follow from its masses."""
     if path == ics.SAMPLE_3D and header.unit_length_in_cm is None:
         header = dataclasses.replace(header, **ics.SAMPLE_3D_UNITS)
     return with_units(header)

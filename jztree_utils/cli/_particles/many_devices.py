@@ -120,7 +120,7 @@ class ManyDevices(Particles):
         return {name: self._gather(column, bound.num) for name, column in bound.tables().items()}
 
     def _members(self, with_rows: bool) -> list[Member]:
-        """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""
+        """Return the particles of every type with identifiers. Rows replace missing ones, or are added on request."""
         members, start = [], 0
         for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
             total = part.num_total or 0

@@ -77,7 +77,7 @@ class OneDevice(Particles):
             return jax.block_until_ready(options.find(grouped, cata, self.header.boxsize or None, subhaloes.jit))
 
     def _members(self) -> list[Member]:
-        """Return the particles of all types, with their rows as identifiers."""
+        """Return the particles of every type, with their rows as identifiers."""
         starts = np.cumsum([0, self.num, *(part.num for part in self.attached.values())])
         if starts[-1] > MOST_ROWS:
             raise ValueError(

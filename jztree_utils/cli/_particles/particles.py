@@ -78,7 +78,7 @@ class Particles(ABC):
     Attributes:
         snapshots: The snapshot, opened once for each type; the grouped type comes first.
         ndim: Number of dimensions.
-        properties: Names of requested properties that the snapshot has, like those of `jztree.data.ParticleData`.
+        properties: Names of requested properties that the snapshot has, named as in `jztree.data.ParticleData`.
         wide: Whether everything is computed in float64, because of the dtypes of the snapshot or its units.
         part: The particles themselves, on the host or on the devices.
         attached: Particles of attached types, by type.
@@ -203,7 +203,7 @@ class Particles(ABC):
 
     @abstractmethod
     def column(self, name: str) -> Any:
-        """Return a property of all particles on the host, in the order of the snapshot; None if it was not read."""
+        """Return a property of every particle on the host, in the order of the snapshot; None if it was not read."""
 
     def _energies_of(self, ptype: int, part: ParticleData) -> Any:
         """Return the internal energies of a type in the dtype of the positions, 0 without; None if no type has any."""

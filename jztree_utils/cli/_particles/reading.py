@@ -185,7 +185,7 @@ def needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
 
 
 def common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
-    """Return the integer dtype for the identifiers of all types. Raises ValueError if no dtype fits."""
+    """Return the integer dtype for the identifiers of every type. Raises ValueError if no dtype fits."""
     dtypes = {snapshot.ptype: snapshot.layout("id")[0] for snapshot in snapshots}
     common = np.result_type(*dtypes.values())
     if common.kind not in "iu":
