@@ -109,6 +109,8 @@ def watch(state: Any) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """Print ``message`` and end all processes; raise SystemExit if no failures are watched."""
+    if _watch is not None and _watch.ending.is_set():
+        _watch.listener.join()  # the error of another process ends this one, and interrupted its work
     print_at_once(message)
     if _watch is None:
         raise SystemExit(code)

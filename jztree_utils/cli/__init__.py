@@ -123,8 +123,8 @@ def _print_error(error: Exception) -> int:
     """
     sentence, status = _explain(error)
     message = f"jztree: error: {sentence}"
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized() or jax.process_count() == 1:
+    dispatch = sys.modules.get(f"{__package__}._commands.dispatch")
+    if dispatch is None or not dispatch.are_several():
         print(message, file=sys.stderr)
         return status
     # The library shares its run-time errors with all devices before they raise.
@@ -133,7 +133,7 @@ def _print_error(error: Exception) -> int:
         from jztree.launch import abort
 
         abort(message, status)
-    if told_by == jax.process_index():
+    if told_by == dispatch.jax.process_index():
         print(message, file=sys.stderr)
     return status
 

@@ -162,78 +162,63 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
     assert sorted(os.listdir(tmp_path)) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fof", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
-        (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
-        (["knn", "sample", "-k", "110593"], "only 110592 particles"),
-        pytest.param(
-            ["fof", "nan.hdf5", "--rlink", "0.1"],
-            "Row 5 of the positions of type 1 in nan.hdf5 is NaN",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, random, arguments, message) -> None:
+ERRORS = {
+    "fof nowhere.hdf5": "The file nowhere.hdf5 does not exist",
+    "fof sample -o missing/out.hdf5": "create the folder",
+    "knn sample -k 110593": "only 110592 particles",
+    "fof nan.hdf5 --rlink 0.1": "Row 5 of the positions of type 1 in nan.hdf5 is NaN",
+}
+
+
+def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, random) -> None:
     pos = random.random((500, 3))
     pos[5, 1] = np.nan
     write_gadget(tmp_path / "nan.hdf5", pos)
-    first, second = run_cli(arguments, tmp_path)
-    assert (first.returncode, second.returncode) == (2, 2), first.output + second.output
-    assert re.search(r"^jztree: error: [^\n]+$", first.output, re.MULTILINE)
-    assert message in first.output
+    script = f"""
+from jztree_utils import cli
+for call in {list(ERRORS)}:
+    print("status", cli.main(call.split()), flush=True)
+"""
+    first, second = run_processes(script, timeout=120, cwd=tmp_path)
+    for ended in (first, second):
+        assert re.findall("^status (.*)$", ended.output, re.MULTILINE) == ["2"] * len(ERRORS), ended.output
+    errors = re.findall(r"^jztree: error: ([^\n]+)$", first.output, re.MULTILINE)
+    assert len(errors) == len(ERRORS)
+    assert all(map(str.__contains__, errors, ERRORS.values())), errors
     assert "jztree: error" not in second.output
 
 
+FAULTS = {
+    "writing": ("io", "write_catalogue", "io.OutputError('No space.')", 0),
+    "reading": ("io", "shard_snapshot", "io.SnapshotError('The disk of this node is gone.')", 1),
+    "bug": ("many_devices.ManyDevices", "_run", "ZeroDivisionError('a bug')", 1),
+}
 FAILING = """
-import sys
-from jztree_utils import cli, io
-from jztree_utils.cli._commands import dispatch
-from jztree_utils.cli._particles import many_devices
+import contextlib, sys
+from unittest import mock
 import jax
-def fail(*args, **kwargs):
-    raise {error}
-def patch():
-    if jax.process_index() == {process}:
-        {where} = fail
-join = dispatch.join_processes
-def join_and_patch():
-    first = join()
-    patch()
-    return first
-dispatch.join_processes = join_and_patch
-sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
+from jztree import launch
+from jztree_utils import cli, io
+from jztree_utils.cli._particles import many_devices
+launch.initialize()
+statuses = []
+for module, function, error, process in {faults}:
+    fault = mock.patch.object(eval(module), function, side_effect=eval(error))
+    with fault if jax.process_index() == process else contextlib.nullcontext():
+        statuses.append(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
+sys.exit(min(statuses))
 """
 
 
-@pytest.mark.parametrize(
-    ("where", "error", "process", "message"),
-    [
-        pytest.param("io.write_catalogue", "io.OutputError('No space.')", 0, "No space.", id="writing"),
-        pytest.param(
-            "many_devices.ManyDevices._run",
-            "ZeroDivisionError('a bug')",
-            1,
-            "ZeroDivisionError",
-            marks=pytest.mark.slow,
-            id="bug",
-        ),
-        pytest.param(
-            "io.shard_snapshot",
-            "io.SnapshotError('The disk of this node is gone.')",
-            1,
-            "The disk of this node is gone.",
-            id="reading",
-        ),
-    ],
-)
-def test_error_in_one_process_ends_all(tmp_path, where, error, process, message) -> None:
-    script = FAILING.format(where=where, error=error, process=process, snapshot=str(ics.SAMPLE_3D))
-    ended = run_processes(script, timeout=120, cwd=tmp_path)
-    assert all(done.returncode != 0 for done in ended)
-    lines = [re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE) for done in ended]
-    assert len(lines[process]) == 1
-    assert message in lines[process][0]
-    assert lines[1 - process] == []
+@pytest.mark.parametrize("names", [("writing", "reading"), pytest.param(("bug",), marks=pytest.mark.slow)])
+def test_error_in_one_process_ends_the_command_in_all(tmp_path, names) -> None:
+    faults = [FAULTS[name] for name in names]
+    ended = run_processes(FAILING.format(faults=faults, snapshot=str(ics.SAMPLE_3D)), timeout=120, cwd=tmp_path)
+    for rank, done in enumerate(ended):
+        assert done.returncode != 0
+        errors = re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE)
+        expected = [error for _, _, error, process in faults if process == rank]
+        assert len(errors) == len(expected), done.output
+        for line, error in zip(errors, expected, strict=True):
+            assert (error.split("'")[1] if names != ("bug",) else "ZeroDivisionError") in line
     assert os.listdir(tmp_path) == []

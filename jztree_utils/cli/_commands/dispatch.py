@@ -33,6 +33,9 @@ RUN: dict[str, Callable[[Namespace], None]] = {
 }
 
 
+_count = 1  # of the processes that have joined
+
+
 def join_processes() -> bool:
     """Join the processes that were started together. Return whether this is the first one, which does all printing.
 
@@ -55,9 +58,11 @@ def join_processes() -> bool:
             f"JAX has no device to run on ({reason}), and in the environment {variables}; correct the environment, or "
             "install the missing package."
         ) from error
+    global _count  # noqa: PLW0603
+    _count = jax.process_count()
     return jax.process_index() == 0
 
 
 def are_several() -> bool:
-    """Return whether there are other processes."""
-    return jax.process_count() > 1
+    """Return whether other processes have joined, also after this one has left JAX's runtime because of an error."""
+    return _count > 1
