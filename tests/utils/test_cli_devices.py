@@ -188,11 +188,6 @@ for call in {list(ERRORS)}:
     assert "jztree: error" not in second.output
 
 
-FAULTS = {
-    "writing": ("io", "write_catalogue", "io.OutputError('No space.')", 0),
-    "reading": ("io", "shard_snapshot", "io.SnapshotError('The disk of this node is gone.')", 1),
-    "bug": ("many_devices.ManyDevices", "_run", "ZeroDivisionError('a bug')", 1),
-}
 FAILING = """
 import contextlib, sys
 from unittest import mock
@@ -201,24 +196,29 @@ from jztree import launch
 from jztree_utils import cli, io
 from jztree_utils.cli._particles import many_devices
 launch.initialize()
-statuses = []
-for module, function, error, process in {faults}:
-    fault = mock.patch.object(eval(module), function, side_effect=eval(error))
-    with fault if jax.process_index() == process else contextlib.nullcontext():
-        statuses.append(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
-sys.exit(min(statuses))
+fault = mock.patch.object({place}, {function!r}, side_effect={error})
+with fault if jax.process_index() == {process} else contextlib.nullcontext():
+    sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
 """
 
 
-@pytest.mark.parametrize("names", [("writing", "reading"), pytest.param(("bug",), marks=pytest.mark.slow)])
-def test_error_in_one_process_ends_the_command_in_all(tmp_path, names) -> None:
-    faults = [FAULTS[name] for name in names]
-    ended = run_processes(FAILING.format(faults=faults, snapshot=str(ics.SAMPLE_3D)), timeout=120, cwd=tmp_path)
-    for rank, done in enumerate(ended):
-        assert done.returncode != 0
-        errors = re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE)
-        expected = [error for _, _, error, process in faults if process == rank]
-        assert len(errors) == len(expected), done.output
-        for line, error in zip(errors, expected, strict=True):
-            assert (error.split("'")[1] if names != ("bug",) else "ZeroDivisionError") in line
+@pytest.mark.parametrize(
+    ("place", "function", "error", "process", "message"),
+    [
+        pytest.param("io", "write_catalogue", "io.OutputError('No space.')", 0, "No space.", id="writing"),
+        pytest.param(
+            "many_devices.ManyDevices", "_run", "ZeroDivisionError('a bug')", 1, "ZeroDivisionError: a bug",
+            marks=pytest.mark.slow, id="bug",
+        ),
+        pytest.param("io", "shard_snapshot", "io.SnapshotError('No disk.')", 1, "No disk.", id="reading"),
+    ],
+)  # fmt: skip
+def test_error_in_one_process_ends_all(tmp_path, place, function, error, process, message) -> None:
+    values = {"place": place, "function": function, "error": error, "process": process}
+    ended = run_processes(FAILING.format(snapshot=str(ics.SAMPLE_3D), **values), timeout=120, cwd=tmp_path)
+    assert all(done.returncode != 0 for done in ended)
+    lines = [re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE) for done in ended]
+    assert len(lines[process]) == 1
+    assert message in lines[process][0]
+    assert lines[1 - process] == []
     assert os.listdir(tmp_path) == []
