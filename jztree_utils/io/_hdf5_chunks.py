@@ -47,18 +47,15 @@ def check_apart(data: h5py.Dataset) -> None:
     """Raise SnapshotError if bytes of a dataset overlap another dataset of the same group, or their metadata."""
     if data.is_virtual or data.external or not data.size or data.file.userblock_size:
         return
-    own, where = _extents(data), _address(data)
+    own, header = _extents(data), _header(data)
     if (own[1:, 0] < own[:-1, 1]).any():
         raise _not_apart(data, "a part of itself")
-    for item in _siblings(data):
-        address = _address(item)
-        taken = np.array([[address, address + 1]])
-        if isinstance(item, h5py.Dataset) and address != where and not item.is_virtual:
-            taken = np.concatenate([taken, _extents(item)])
+    for name, ranges in _taken_ranges(data):
+        taken = ranges[: 1 if ranges[0, 0] == header[0] else None]
         # Find the last part of this dataset that begins before the end of each other range.
         before = np.searchsorted(own[:, 0], taken[:, 1]) - 1
         if (own[before, 1] > taken[:, 0])[before >= 0].any():
-            raise _not_apart(data, str(item.name).lstrip("/"))
+            raise _not_apart(data, name)
 
 
 def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
@@ -66,18 +63,37 @@ def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
     return SnapshotError(f"In {data.file.filename}, {name} overlaps {other}; write or copy it again.")
 
 
-def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
-    """Yield the group of a dataset and its members, including the dataset. Unreadable members are skipped."""
-    group = data.parent
-    yield group
+_latest_ranges: tuple[tuple[int, int], list[tuple[str, np.ndarray]]] | None = None
+
+
+def _taken_ranges(data: h5py.Dataset) -> list[tuple[str, np.ndarray]]:
+    """Return the name and the byte ranges, first the header, of the group of a dataset and each readable member.
+
+    The ranges of the latest group in a file that is open for reading are kept.
+    """
+    global _latest_ranges  # noqa: PLW0603
+    file, group = data.file, data.parent
+    key = file.id.id, _header(group)[0]  # HDF5 numbers open files, and does not use a number again
+    if _latest_ranges is not None and _latest_ranges[0] == key:
+        return _latest_ranges[1]
+    members = [group]
     for name in group:
         with suppress(KeyError, OSError, RuntimeError):
-            yield group[name]
+            members.append(group[name])
+    ranges = []
+    for item in members:
+        has_numbers = isinstance(item, h5py.Dataset) and not item.is_virtual
+        numbers = _extents(item) if has_numbers else np.empty((0, 2), np.int64)
+        ranges.append((str(item.name).lstrip("/"), np.concatenate([[_header(item)], numbers])))
+    if file.mode == "r":
+        _latest_ranges = key, ranges
+    return ranges
 
 
-def _address(item: h5py.Group | h5py.Dataset) -> int:
-    """Return the address of the header of a group or dataset."""
-    return int(h5py.h5o.get_info(item.id).addr)
+def _header(item: h5py.Group | h5py.Dataset) -> tuple[int, int]:
+    """Return the range of the first byte of the header of a group or dataset."""
+    address = int(h5py.h5o.get_info(item.id).addr)
+    return address, address + 1
 
 
 def _extents(data: h5py.Dataset) -> np.ndarray:
