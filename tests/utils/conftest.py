@@ -1,5 +1,6 @@
 """Snapshots that the tests write with h5py alone, independently of the code under test."""
 
+import functools
 import itertools
 import re
 import warnings
@@ -60,17 +61,25 @@ def write_gadget() -> Callable[..., Path]:
     return _write_gadget
 
 
+def _use_devices(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    if len(jax.devices()) < count:
+        pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
+    mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+    monkeypatch.setattr(many_devices, "all_devices", lambda: mesh)
+
+
 @pytest.fixture
 def use_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Make the command line use a number of devices of this process."""
+    return functools.partial(_use_devices, monkeypatch)
 
-    def use(count: int) -> None:
-        if len(jax.devices()) < count:
-            pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
-        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(many_devices, "all_devices", lambda: mesh)
 
-    return use
+@pytest.fixture(scope="module")
+def one_device_in_fixtures() -> Iterator[None]:
+    """Make the command line use one device in this module and its fixtures, instead of all devices of the process."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _use_devices(monkeypatch, 1)
+        yield
 
 
 @pytest.fixture

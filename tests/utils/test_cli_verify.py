@@ -11,20 +11,13 @@ import pytest
 
 from jztree_utils import cli
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device_in_fixtures")
 
 
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("catalogue") / "halos.hdf5"
     assert cli.main(["fof", "sample", "-o", str(path), "-q"]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def with_spheres(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("catalogue") / "halos.hdf5"
-    assert cli.main(["fof", "sample", "-o", str(path), "--properties", "--npart-min", "300", "-q"]) == 0
     return path
 
 
@@ -39,8 +32,11 @@ def changed(path: Path, folder: Path, name: str, change: Callable[[np.ndarray], 
     return copy
 
 
-def test_catalogue_with_properties_passes(with_spheres: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["verify", str(with_spheres), "sample", "--samples", "3", "--json"]) == 0
+@pytest.mark.slow
+def test_catalogue_with_properties_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "halos.hdf5"
+    assert cli.main(["fof", "sample", "-o", str(path), "--properties", "--npart-min", "300", "-q"]) == 0
+    assert cli.main(["verify", str(path), "sample", "--samples", "3", "--json"]) == 0
     checks = json.loads(capsys.readouterr().out)["checks"]
     spheres = {f"spheres {name}" for name in ("2500c", "500c", "200c", "200m", "vir")}
     properties = {"densest particles", "particles of lowest potential", "principal axes", "principal axes 200c"}
