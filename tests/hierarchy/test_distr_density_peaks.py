@@ -83,7 +83,7 @@ def test_several_devices_give_the_peaks_of_one(ndev: int) -> None:
             jax.tree.map(np.testing.assert_array_equal, squeeze_peaks(result), squeeze_peaks(expected))
 
 
-@pytest.mark.parametrize("ndev", [2, 4, 8])
+@pytest.mark.parametrize("ndev", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8])
 def test_a_lattice_with_ties_gives_the_peaks_of_one_device(ndev: int) -> None:
     pos, counts, _ = make("lattice with ties", ndev)
     density = densities(len(pos), "ties")
@@ -107,15 +107,16 @@ def test_devices_without_rows_have_no_peaks() -> None:
 
 
 @pytest.mark.long
-def test_float64_gives_the_peaks_of_one_device(x64: None) -> None:
-    pos, counts = oracles.clustered(900, 3, np.float64) % 1, even(900, NDEV)
+@pytest.mark.parametrize("dims", [4, pytest.param(3, marks=pytest.mark.slow)])
+def test_float64_gives_the_peaks_of_one_device(x64: None, dims: int) -> None:
+    pos, counts = oracles.clustered(900, dims, np.float64) % 1, even(900, NDEV)
     for kind in ("random", "special"):
         density = densities(900, kind, np.float64)
         density += np.where(np.isfinite(density), np.arange(900) % 7 * 1e-13, 0)  # differences that float32 loses
         check(over_devices(pos, density, counts, boxsize=1.0), density_peaks.jit(pos, density, K, boxsize=1.0), counts)
 
 
-@pytest.mark.long
+@pytest.mark.slow  # tests of few particles, of buffers and of float64 use 2, 1 and 4 dimensions
 @pytest.mark.parametrize("dims", [1, 4, 8])
 def test_other_dimensions_give_the_peaks_of_one_device(dims: int) -> None:
     pos, counts = oracles.uniform(400, dims), even(400, NDEV)
@@ -124,18 +125,16 @@ def test_other_dimensions_give_the_peaks_of_one_device(dims: int) -> None:
 
 
 @pytest.mark.long
-def test_mesh_with_two_axes() -> None:
-    pos, density, counts = oracles.uniform(500, 3), densities(500, "random"), even(500, 4)
-    result = over_devices(pos, density, counts, mesh=square_mesh())
-    check(result, density_peaks.jit(pos, density, K), counts)
-
-
-@pytest.mark.long
-def test_exchange_through_others_gives_the_peaks_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
-    monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
+@pytest.mark.parametrize("through_others", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_mesh_with_two_axes_gives_the_peaks_of_one_device(
+    monkeypatch: pytest.MonkeyPatch, through_others: bool
+) -> None:
+    if through_others:
+        monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
+        monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     pos, density, counts = oracles.clustered(700, 3), densities(700, "random"), even(700, 4)
-    check(over_devices(pos, density, counts, rows=701), density_peaks.jit(pos, density, K), counts)
+    result = over_devices(pos, density, counts, rows=700 + through_others, mesh=square_mesh())
+    check(result, density_peaks.jit(pos, density, K), counts)
 
 
 def test_buffers_for_peaks_and_edges_grow(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
