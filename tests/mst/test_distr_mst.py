@@ -137,18 +137,16 @@ def test_lengths_below_the_normal_numbers_give_the_tree_of_one_device(core_k: in
     check(result, spanning_tree.jit(pos, core_k=core_k))
 
 
-def test_mesh_of_two_axes() -> None:
-    pos, _, part = make("clustered", 4)
-    given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
-    check(spanning_tree.smap(square_mesh(), jit=True)(given), spanning_tree.jit(pos))
-
-
-def test_exchange_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
-    monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
-    pos, counts, _ = make("clustered", NDEV)
-    part = dealt(pos, counts, ROWS + 1)  # another shape than in all other tests, which compile without these limits
-    check(spanning_tree.smap(mesh_of(NDEV), jit=True)(part), spanning_tree.jit(pos))
+@pytest.mark.parametrize("through_others", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_mesh_of_two_axes(monkeypatch: pytest.MonkeyPatch, through_others: bool) -> None:
+    """With many ranks, rows travel through other ranks."""
+    if through_others:
+        monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
+        monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
+    pos, counts, _ = make("clustered", 4)
+    # Other tests compile the other shape without these limits.
+    part = dealt(pos, counts, ROWS + through_others)
+    check(spanning_tree.smap(square_mesh(), jit=True)(part), spanning_tree.jit(pos))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -204,8 +202,9 @@ def test_ghosts_do_not_grow_with_the_number_of_devices() -> None:
 def test_equal_points_of_other_devices_are_not_ghosts() -> None:
     """Each device has 500 rows of 5 places."""
     pos = oracles.uniform(5, 3)[np.random.default_rng(1).integers(0, 5, 1500)]
+    part = dealt(pos, even(1500, NDEV))
     with stats.statistics() as counted:
-        result = spanning_tree.smap(mesh_of(NDEV), jit=True)(pos.reshape(NDEV, 500, 3))
+        result = spanning_tree.smap(mesh_of(NDEV), jit=True)(part)
         jax.block_until_ready(result)
     assert counted["rows.ghosts"] < 50
     check(result, spanning_tree.jit(pos))
