@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)
     if os.environ.get("JZTREE_TESTS_OPTIMIZED") == "1":
         return
-    # JAX writes the stack of Python into each operation, and makes an MLIR context for each program, which takes a third
-    # of the time that a small program needs.
+    # JAX writes Python's stack into each operation, and makes an MLIR context for each program, which takes a third of
+    # the time that a small program needs.
     os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # for child processes
     jax.config.update("jax_traceback_in_locations_limit", 0)
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)

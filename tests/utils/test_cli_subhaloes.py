@@ -1,5 +1,8 @@
 """``jztree fof --subhaloes``: catalogues with subhaloes, snapshots in their order, and input for merger trees."""
 
+import contextlib
+import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +65,24 @@ def test_command_finds_the_subhaloes_of_the_function(candidates: str, tmp_path, 
             np.testing.assert_allclose(np.sort(file["Subhalo"][stored]), np.sort(expected[name]), rtol=1e-4)
 
 
-def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
-    use_devices(1)
-    assert cli.main(["fof", "sample", "--subhaloes", "-o", str(tmp_path / "halos.hdf5")]) == 0
-    assert "251 of at least 20 bound particles" in capsys.readouterr().out
-    content = io.read_catalogue_content(tmp_path / "halos.hdf5")
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory, one_device_in_fixtures: None) -> tuple[Path, str]:
+    """Return a catalogue of the sample with subhaloes, and the output of the command."""
+    path, printed = tmp_path_factory.mktemp("sample") / "halos.hdf5", StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert cli.main(["fof", "sample", "--subhaloes", "-o", str(path)]) == 0
+    return path, printed.getvalue()
+
+
+def test_native_layout_and_summary(sample: tuple[Path, str], tmp_path, one_device, capsys) -> None:
+    path, printed = sample
+    assert "251 of at least 20 bound particles" in printed
+    content = io.read_catalogue_content(path)
     assert content.subhaloes is not None
     assert len(content.subhaloes["spin"].values) == 251
     assert "Peebles 1969" in content.subhaloes["spin"].definition
     for layout in ("gadget4", "swift", "soap"):
-        arguments = [str(tmp_path / "halos.hdf5"), "-o", str(tmp_path / layout), "--layout", layout]
+        arguments = [str(path), "-o", str(tmp_path / layout), "--layout", layout]
         assert cli.main(["convert", *arguments]) == 0
         assert "subhaloes" not in capsys.readouterr().err
         converted = io.read_catalogue_content(tmp_path / layout).subhaloes
@@ -142,7 +153,6 @@ def test_particles_of_a_copy_have_the_number_of_their_subhalo(gas: Path, one_dev
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_negative_energies_raise(gas: Path, use_devices: Any, capsys: pytest.CaptureFixture[str], ndev: int) -> None:
     use_devices(ndev)
-    assert bound_particles(gas).tolist() == [200]
     with h5py.File(gas, "a") as file:
         file["PartType0/InternalEnergy"][250] = -1.0
     assert cli.main(["fof", str(gas), "--type", "0", "--rlink", "0.02", "--subhaloes"]) == 2
@@ -161,25 +171,27 @@ def test_snapshot_without_velocities_raises(tmp_path, write_gadget, random, use_
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [4, pytest.param(3, marks=pytest.mark.slow)])
 def test_files_with_subhaloes_do_not_depend_on_the_number_of_devices(
-    tmp_path: Path, use_devices: Any, ndev: int
+    sample: tuple[Path, str], tmp_path: Path, use_devices: Any, ndev: int
 ) -> None:
-    for count in (1, ndev):
-        use_devices(count)
-        assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", str(tmp_path / f"{count}.hdf5")]) == 0
-    check_equal(tmp_path / f"{ndev}.hdf5", tmp_path / "1.hdf5")
+    use_devices(ndev)
+    assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", str(tmp_path / "halos.hdf5")]) == 0
+    check_equal(tmp_path / "halos.hdf5", sample[0])
 
 
 @pytest.mark.long
 def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
-    tmp_path: Path, one_device: None, random: np.random.Generator, capsys: pytest.CaptureFixture[str]
+    sample: tuple[Path, str],
+    tmp_path: Path,
+    one_device: None,
+    random: np.random.Generator,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The second snapshot has the same particles in another order, so each subhalo is its own descendant."""
     part, header = io.read_snapshot(ics.SAMPLE_3D, fields=("pos", "vel", "mass", "id"))
     order = random.permutation(part.num)
     part.pos, part.vel, part.id = part.pos[order], part.vel[order], part.id[order]
     io.write_snapshot(tmp_path / "snap_2.hdf5", part, header)
-    catalogue = str(tmp_path / "cat_1.hdf5")
-    assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", catalogue]) == 0
+    catalogue = str(shutil.copy(sample[0], tmp_path / "cat_1.hdf5"))
     arguments = [catalogue, str(tmp_path / "snap_2.hdf5"), "-q", "-o", str(tmp_path / "trees.hdf5")]
     assert cli.main(["tree", *arguments]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cat_1.hdf5", "snap_2.hdf5", "trees.hdf5"]
