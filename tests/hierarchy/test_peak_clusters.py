@@ -35,9 +35,9 @@ def check(peaks: DensityPeaks, label: jax.Array, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(np.asarray(peaks.row)[label], expected)
 
 
-def test_a_thousand_random_graphs_equal_the_published_algorithm() -> None:
+def test_random_graphs_equal_the_published_algorithm() -> None:
     meetings = 0
-    for neighbours, density, peaks in graphs(1000):
+    for neighbours, density, peaks in graphs(400):
         ends = np.asarray(peaks.saddle) >= 0
         depth = np.sort(np.asarray(peaks.persistence)[ends]).astype(float)
         # A threshold equal to a persistence, and one that float32 would round to it.
@@ -47,7 +47,7 @@ def test_a_thousand_random_graphs_equal_the_published_algorithm() -> None:
         check(peaks, peaks.merge(ratio=2.0), flood.tomato(neighbours, density, 2.0, ratio=True))
         saddles = np.asarray(peaks.saddle)[ends]
         meetings += len(saddles) - len(np.unique(saddles))
-    assert meetings > 400
+    assert meetings > 150
 
 
 def test_float64_equals_the_published_algorithm() -> None:
