@@ -116,7 +116,7 @@ def test_second_call_does_not_compile_again(count_compilations: Any) -> None:
 def test_mapped_function_without_jit_is_compiled_as_a_whole(transformed: Any, count_compilations: Any) -> None:
     pos = np.random.default_rng(0).random((2, 2, 30, 3), np.float32)
     pos = pos if transformed is jax.vmap else pos[0]
-    f = shard_map_constructor(lambda x: jz.knn.knn(x, 4, result="rad"), P(-1), P(-1))(mesh_of(2))
+    f = shard_map_constructor(lambda x: jz.count_within(x, 0.1), P(-1), P(-1))(mesh_of(2))
     jax.block_until_ready(transformed(f)(pos))
     with count_compilations() as compilations:
         result = transformed(f)(pos + 1)
