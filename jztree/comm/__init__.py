@@ -40,6 +40,7 @@ from ._ranks import rows_of_adjacent as rows_of_adjacent
 from ._rounds import chunk_of as chunk_of
 from ._sort import sort_by_keys as sort_by_keys
 from ._tables import deliver, fetch
+from ._tables import rows_and_values as rows_and_values
 from ._traffic import Traffic as Traffic
 from ._traffic import traffic_of as traffic_of
 

@@ -57,6 +57,19 @@ def deliver(
     return in_rounds(all_max(jnp.max(received)), chunk, one, state)
 
 
+def rows_and_values(packed: jax.Array, counts: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Decode rows of a `deliver` that sends a row of ``table``, int32, and values of its dtype.
+
+    ``packed`` and ``counts`` are the arguments of ``receive``. Return the rows ``(m,)``, ``len(table)`` if invalid, and
+    the values ``(m, w)``.
+    """
+    valid = jnp.arange(packed.shape[1], dtype=jnp.int32)[None] < counts[:, None]
+    words = packed.reshape(-1, packed.shape[2])
+    row = jnp.where(valid.reshape(-1), jax.lax.bitcast_convert_type(words[:, 0], jnp.int32), len(table))
+    bits = words[:, 1:] if table.dtype.itemsize == 4 else words[:, 1:].reshape(len(words), -1, 2)
+    return row, jax.lax.bitcast_convert_type(bits, table.dtype)
+
+
 def fetch(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: int | jax.Array, buffer_rows: int, filled: bool = True
 ) -> jax.Array:

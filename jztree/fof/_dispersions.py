@@ -136,11 +136,6 @@ class _Roots:
         return comm.fetch(table, self.rank, self.row, len(self.row), self.buffer)
 
 
-def _add(buffer: jax.Array, counts: jax.Array, sums: jax.Array) -> jax.Array:
-    """Add received rows of a row number and values."""
-    valid = jnp.arange(buffer.shape[1], dtype=jnp.int32)[None] < counts[:, None]
-    words = buffer.reshape(-1, buffer.shape[-1])
-    row = jax.lax.bitcast_convert_type(words[:, 0], jnp.int32)
-    bits = words[:, 1:] if sums.dtype == jnp.float32 else words[:, 1:].reshape(len(words), -1, 2)
-    values = jax.lax.bitcast_convert_type(bits, sums.dtype)
-    return sums.at[jnp.where(valid.reshape(-1), row, len(sums))].add(values, mode="drop")
+def _add(packed: jax.Array, counts: jax.Array, sums: jax.Array) -> jax.Array:
+    row, values = comm.rows_and_values(packed, counts, sums)
+    return sums.at[row].add(values, mode="drop")

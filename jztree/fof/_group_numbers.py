@@ -64,18 +64,10 @@ def numbers_of_clusters(groups: Groups, number: jax.Array, starts: jax.Array, in
     return members.from_roots(comm.fetch(table, home, row, n, members.buffer))
 
 
-def _rows_of(buffer: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the words of received rows, ``(m, words)`` int32, and a mask of the valid rows."""
-    words = jax.lax.bitcast_convert_type(buffer, jnp.int32)
-    valid = jnp.arange(buffer.shape[1], dtype=jnp.int32)[None] < counts[:, None]
-    return words.reshape(-1, buffer.shape[-1]), valid.reshape(-1)
+def _keep_least(packed: jax.Array, counts: jax.Array, minimum: jax.Array) -> jax.Array:
+    row, number = comm.rows_and_values(packed, counts, minimum)
+    return minimum.at[row].min(number[:, 0], mode="drop")
 
 
-def _keep_least(buffer: jax.Array, counts: jax.Array, minimum: jax.Array) -> jax.Array:
-    words, valid = _rows_of(buffer, counts)
-    return minimum.at[jnp.where(valid, words[:, 0], minimum.shape[0])].min(words[:, 1], mode="drop")
-
-
-def _mark(buffer: jax.Array, counts: jax.Array, marks: jax.Array) -> jax.Array:
-    words, valid = _rows_of(buffer, counts)
-    return marks.at[jnp.where(valid, words[:, 0], marks.shape[0])].set(1, mode="drop")
+def _mark(packed: jax.Array, counts: jax.Array, marks: jax.Array) -> jax.Array:
+    return marks.at[comm.rows_and_values(packed, counts, marks)[0]].set(1, mode="drop")

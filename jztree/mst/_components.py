@@ -169,11 +169,8 @@ def _known_of_roots(forest: kernels.Forest, known: jax.Array) -> jax.Array:
     n = known.shape[0]
 
     def take(packed: jax.Array, counts: jax.Array, least: jax.Array) -> jax.Array:
-        used = jnp.arange(packed.shape[1], dtype=jnp.int32)[None] < counts[:, None]
-        words = packed.reshape(-1, packed.shape[2])
-        row = jnp.where(used.reshape(-1), jax.lax.bitcast_convert_type(words[:, 0], jnp.int32), n)
-        values = words[:, 1] if known.dtype == jnp.float32 else words[:, 1:]
-        return least.at[row].min(jax.lax.bitcast_convert_type(values, known.dtype), mode="drop")
+        row, value = comm.rows_and_values(packed, counts, least)
+        return least.at[row].min(value[:, 0], mode="drop")
 
     # Rows from the number of hooked vertices on are not sent.
     at = jnp.clip(hooked, 0, n - 1)
