@@ -324,13 +324,6 @@ def test_derivatives() -> None:
         oracles.assert_slopes(total, (pos, query, np.asarray([1.0, 1.2, 0.9])), (0, 1, 2), 1e-7)
 
 
-def same_as_here(result: Any, here: Any, ndev: int) -> None:
-    """Assert that the joined pairs over devices equal the pairs of one device."""
-    counts = np.asarray(result.num).reshape(ndev)
-    for name in ("i", "j", "shift", "vector", "distance"):
-        np.testing.assert_array_equal(joined(getattr(result, name), counts), np.asarray(getattr(here, name)), name)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("full", [False, True])
