@@ -1,7 +1,6 @@
 """Bound subhaloes, compared with SUBFIND in plain NumPy, on one device and on several."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -155,9 +154,9 @@ def test_equal_densities_over_several_devices_are_in_the_order_of_rows(n: int, n
 
 
 def test_group_rows_that_are_too_few_raise() -> None:
-    part = nested_haloes(3, 200)
-    mesh = mesh_of(2)
-    grouped, cata = jz.friends_of_friends.smap(mesh, jit=True)(expand_particles(part, 2), 0.5, boxsize=1.0)
+    part, mesh = nested_haloes(3, 1200), mesh_of(4)
+    part.num = len(part.pos)
+    grouped, cata = jz.friends_of_friends.smap(mesh, jit=True)(expand_particles(part, 4), 0.05, boxsize=1.0)
     with pytest.raises(jz.CapacityError, match="group_rows"):
         jz.subhaloes.smap(mesh, jit=True)(grouped, cata, 1.0, boxsize=1.0, group_rows=10)
 
@@ -184,31 +183,33 @@ def test_particles_without_mass_are_not_bound() -> None:
 
 @pytest.mark.long
 def test_wrong_arguments() -> None:
-    part = nested_haloes(1, 100)
-    grouped, cata = jz.friends_of_friends(part, 0.1)
-    n = len(grouped.pos)
-    find = functools.partial(jz.subhaloes.jit, grouped, cata)
-    for name in ("hubble", "scale_factor"):  # traced numbers are checked at run time
-        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{name} is invalid; it must be finite"):
-            jax.block_until_ready(
-                jax.jit(lambda number, name=name: jz.subhaloes(grouped, cata, 1.0, **{name: number}))(-1.0)
-            )
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 3 has a type that is not from 0 to 5"):
-        jax.block_until_ready(find(1.0, types=np.where(np.arange(n) == 3, 9, 0)))
-    for energy in (np.nan, -1.0):
-        with pytest.raises(oracles.RUN_TIME_ERROR, match="the internal energy of row 2 is negative or not finite"):
-            jax.block_until_ready(find(1.0, internal_energy=np.where(np.arange(n) == 2, energy, 0).astype(np.float32)))
-    fast = dataclasses.replace(grouped, vel=np.where(np.arange(n)[:, None] == 4, np.inf, grouped.vel))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 4 has a velocity"):
-        jax.block_until_ready(jz.subhaloes.jit(fast, cata, 1.0))
+    grouped, cata = jz.friends_of_friends(nested_haloes(1, 100), 0.1)
+    n, row = len(grouped.pos), np.arange(len(grouped.pos))
+    grouped.num = n
     with pytest.raises(ValueError, match="the particles have no velocities"):
         jz.subhaloes(dataclasses.replace(grouped, vel=None), cata, 1.0)
-    fewer = dataclasses.replace(grouped, num=int(cata.offset[0]) + 1)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="outside these particles"):
-        jax.block_until_ready(jz.subhaloes.jit(fewer, cata, 1.0))
+
+    @jax.jit
+    def of_numbers(**numbers: Any) -> Any:  # traced numbers are checked at run time
+        return jz.subhaloes(grouped, cata, 1.0, **numbers)
+
+    for name, hubble, scale in (("hubble", -1.0, 1.0), ("scale_factor", 0.1, -1.0)):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{name} is invalid; it must be finite"):
+            jax.block_until_ready(of_numbers(hubble=hubble, scale_factor=scale))
+    right = {"grouped": grouped, "gravity": 1.0, "types": np.zeros(n, int), "internal_energy": np.zeros(n, np.float32)}
+    energies = [np.where(row == 2, energy, 0).astype(np.float32) for energy in (np.nan, -1.0)]
     huge = dataclasses.replace(grouped, mass=1e30 * np.asarray(grouped.mass))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"an energy .* is outside the range of float32"):
-        jax.block_until_ready(jz.subhaloes.jit(huge, cata, 1e20, softening=SOFTENING))
+    fast = dataclasses.replace(grouped, vel=np.where(row[:, None] == 4, np.inf, grouped.vel).astype(np.float32))
+    for wrong, words in (
+        ({"types": np.where(row == 3, 9, 0)}, "row 3 has a type that is not from 0 to 5"),
+        ({"internal_energy": energies[0]}, "the internal energy of row 2 is negative or not finite"),
+        ({"internal_energy": energies[1]}, "the internal energy of row 2 is negative or not finite"),
+        ({"grouped": fast}, "row 4 has a velocity"),
+        ({"grouped": dataclasses.replace(grouped, num=int(cata.offset[0]) + 1)}, "outside these particles"),
+        ({"grouped": huge, "gravity": 1e20}, r"an energy .* is outside the range of float32"),
+    ):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=words):
+            jax.block_until_ready(jz.subhaloes.jit(cata=cata, softening=SOFTENING, **right | wrong))
 
 
 @pytest.mark.fast
