@@ -432,10 +432,12 @@ def assert_near(result: Any, expected: Any, rtol: float) -> None:
     np.testing.assert_allclose(result, expected, rtol=0, atol=rtol * np.abs(expected).max(initial=1e-300))
 
 
-def assert_slopes(total: Callable[..., Any], at: Sequence[Any], argnums: tuple[int, ...], step: float) -> None:
+def assert_slopes(total: Callable[..., Any], point: Sequence[Any], argnums: tuple[int, ...], step: float) -> None:
     """Assert that the derivatives of ``total`` in random directions equal finite differences. Needs 64-bit types."""
-    for argument, slope in zip(argnums, jax.grad(total, argnums=argnums)(*at), strict=True):
+    for argument, slope in zip(argnums, jax.grad(total, argnums=argnums)(*point), strict=True):
         assert np.isfinite(slope).all()
-        change = np.random.default_rng(argument).normal(size=np.shape(at[argument]))
-        ends = [total(*(x + move * change if i == argument else x for i, x in enumerate(at))) for move in (step, -step)]
+        change = np.random.default_rng(argument).normal(size=np.shape(point[argument]))
+        ends = [
+            total(*(x + move * change if i == argument else x for i, x in enumerate(point))) for move in (step, -step)
+        ]
         np.testing.assert_allclose(np.sum(slope * change), (ends[0] - ends[1]) / (2 * step), 1e-12 / step, 1e-14 / step)

@@ -47,14 +47,14 @@ def check_apart(data: h5py.Dataset) -> None:
     """Raise SnapshotError if bytes of a dataset overlap another dataset of the same group, or their metadata."""
     if data.is_virtual or data.external or not data.size or data.file.userblock_size:
         return
-    own, header = _extents(data), _header(data)
-    if (own[1:, 0] < own[:-1, 1]).any():
+    parts, header = _extents(data), _header(data)
+    if (parts[1:, 0] < parts[:-1, 1]).any():
         raise _not_apart(data, "a part of itself")
-    for name, ranges in _taken_ranges(data):
-        taken = ranges[: 1 if ranges[0, 0] == header[0] else None]
+    for name, item in _taken_ranges(data):
+        ranges = item[: 1 if item[0, 0] == header[0] else None]
         # Find the last part of this dataset that begins before the end of each other range.
-        before = np.searchsorted(own[:, 0], taken[:, 1]) - 1
-        if (own[before, 1] > taken[:, 0])[before >= 0].any():
+        before = np.searchsorted(parts[:, 0], ranges[:, 1]) - 1
+        if (parts[before, 1] > ranges[:, 0])[before >= 0].any():
             raise _not_apart(data, name)
 
 

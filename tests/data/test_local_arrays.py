@@ -201,8 +201,8 @@ for part in (
     assert [process.returncode for process in ended] == [0, 0], ended
     first, second = (re.findall("^raised (.*)$", process.output, re.MULTILINE) for process in ended)
     failed = "from_local raised an error on process 1"
-    different = "those of process 1 differ"
-    for errors, sentences in ((first, (different, failed, failed)), (second, (different, "num is 301", "cannot read"))):
+    differ = "those of process 1 differ"
+    for errors, sentences in ((first, (differ, failed, failed)), (second, (differ, "num is 301", "cannot read"))):
         assert len(errors) == 4
-        for error, sentence in zip(errors, (*sentences, different), strict=True):
+        for error, sentence in zip(errors, (*sentences, differ), strict=True):
             assert sentence in error

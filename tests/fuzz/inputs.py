@@ -20,7 +20,7 @@ def mode(random: np.random.Generator) -> tuple[bool, Any]:
 
 
 class Points(NamedTuple):
-    """Positions ``(n, d)``, of which the first ``num`` count, in a box.
+    """Positions ``(n, d)`` in a box; the first ``num`` count.
 
     length: of the box, also if it is open. boxsize: the argument. sides: ``(d,)``, its lengths, 0 if open.
     """
