@@ -114,7 +114,7 @@ def test_calls_over_devices_give_the_bits_without_index(name: str) -> None:
 def test_mapped_functions_pass_an_index_between_them() -> None:
     mesh, part = mesh_of(NDEV), data.expand_particles(particles(), NDEV, 6)
     index = jz.build_index.smap(mesh, jit=True)(part, boxsize=1.0)
-    for function, arguments in ((jz.group_labels, (0.2,)), (jz.nearest, (4,)), (jz.dbscan, (0.1,))):
+    for function, arguments in ((jz.group_labels, (0.2,)), (jz.nearest, (4,))):
         mapped = function.smap(mesh, jit=True)
         assert_same(mapped(index, *arguments), mapped(part, *arguments, boxsize=1.0))
     with pytest.raises(ValueError, match=r"built on 4 devices, but this call runs on 1; build it on the same devices"):
