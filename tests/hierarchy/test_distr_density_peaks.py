@@ -167,7 +167,7 @@ def test_derivatives_are_those_of_one_device() -> None:
         depth = jnp.where(peaks.saddle >= 0, peaks.persistence, 0)
         return jnp.sum(depth) + jnp.sum(jnp.where(peaks.row >= 0, peaks.density, 0))
 
-    single = jax.grad(lambda density: total(density_peaks(pos, density, 5)))(jnp.asarray(density))
+    single = jax.grad(lambda density: total(density_peaks.jit(pos, density, 5)))(jnp.asarray(density))
     several = jax.grad(lambda density: total(find(part.pos, density, 5)))(jnp.asarray(density.reshape(NDEV, 40)))
     np.testing.assert_array_equal(np.asarray(several).ravel(), single)
 

@@ -168,8 +168,8 @@ def test_few_particles(n: int) -> None:
     for size in (0.0, 0.1):
         pos = (size * random.random((n, 3))).astype(np.float32)
         part = ParticleData(pos=pos, vel=np.zeros((n, 3), np.float32), mass=1.0)
-        grouped, cata = jz.friends_of_friends(part, 1.0, npart_min=2)
-        result = jz.subhaloes(grouped, cata, 1.0, softening=0.1)
+        grouped, cata = jz.friends_of_friends.jit(part, 1.0, npart_min=2)
+        result = jz.subhaloes.jit(grouped, cata, 1.0, softening=0.1)
         assert int(result.num) == (n >= 20)
         assert (np.asarray(result.subhalo) == (0 if n >= 20 else -1)).all()
 
@@ -177,8 +177,8 @@ def test_few_particles(n: int) -> None:
 def test_particles_without_mass_are_not_bound() -> None:
     part = nested_haloes(1, 200)
     part.mass = np.zeros(len(part.pos), np.float32)
-    grouped, cata = jz.friends_of_friends(part, 0.1)
-    assert int(jz.subhaloes(grouped, cata, 1.0).num) == 0
+    grouped, cata = jz.friends_of_friends.jit(part, 0.1)
+    assert int(jz.subhaloes.jit(grouped, cata, 1.0).num) == 0
 
 
 @pytest.mark.long

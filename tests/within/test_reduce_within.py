@@ -212,7 +212,7 @@ def test_padding_has_finite_derivatives() -> None:
             return _sharp(part, 0.9, jnp.full((3, 3), 0.5, jnp.float32), None, scale)
 
         derive = jax.grad(loss, argnums=(0, 1, 2))
-        for result in (*derive(pos, mass, 1.5), *jax.jit(derive)(pos, mass, 1.5)):
+        for result in (derive if n else jax.jit(derive))(pos, mass, 1.5):
             assert np.isfinite(result).all()
             assert n or not result.any()
 
