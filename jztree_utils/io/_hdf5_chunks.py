@@ -74,8 +74,9 @@ def _taken_ranges(data: h5py.Dataset) -> list[tuple[str, np.ndarray]]:
     global _latest_ranges  # noqa: PLW0603
     file, group = data.file, data.parent
     key = file.id.id, _header(group)[0]  # HDF5 numbers open files, and does not use a number again
-    if _latest_ranges is not None and _latest_ranges[0] == key:
-        return _latest_ranges[1]
+    latest = _latest_ranges  # another thread may replace it
+    if latest is not None and latest[0] == key:
+        return latest[1]
     members = [group]
     for name in group:
         with suppress(KeyError, OSError, RuntimeError):
