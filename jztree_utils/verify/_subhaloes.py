@@ -39,7 +39,7 @@ def subhaloes(
     """Check the subhaloes of `jztree.subhaloes`.
 
     The counts and the hierarchy of all subhaloes are checked. In a sample, particles are bound in the frame of their
-    subhalo, ``pos`` and ``most_bound`` have the lowest potential and energy, and sums are those of the particles.
+    subhalo, ``pos`` and ``most_bound`` have the lowest potential and energy, and sums agree with the particles.
 
     Args:
         grouped: The particles in group order, on one device.
@@ -157,7 +157,7 @@ def _circular(gravity: float, radius: np.ndarray, weight: np.ndarray, values: Ma
 
 
 def _structure(points: Points, cata: Any, result: Any, label: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if subhaloes are not parts of their groups, or not those that they contain."""
+    """Return a sentence if subhaloes are not parts of their groups, or contain other particles."""
     num, (count, offset, faults) = int(result.num), rows_of_groups(points, cata)
     if faults:
         return faults

@@ -92,8 +92,8 @@ struct GroupTrees {
     if (row == 0) return 128;
     const uint64_t* keys = key + in.begin(g) + row;
     if (keys[0] != keys[-1]) return 128 - leading_zeros(keys[0] ^ keys[-1]);
-    const double* here = place + (in.begin(g) + row) * D;
-    return highest_difference(Morton<D>::key(frame(g).grid, here), Morton<D>::key(frame(g).grid, here - D));
+    const double* row_place = place + (in.begin(g) + row) * D;
+    return highest_difference(Morton<D>::key(frame(g).grid, row_place), Morton<D>::key(frame(g).grid, row_place - D));
   }
 };
 

@@ -424,8 +424,8 @@ class RunSums {
         sums[D] = sums[D] + pairs;
         const V force = pairs * (inverse * inverse);
         for (int d = 0; d < D && Accelerate; ++d) sums[d] = sums[d] + away[d] * force;
-        for (uint32_t near = lanes_at_most(r2, near2) & used; near != 0; near &= near - 1)
-          add_pair<Accelerate>(i + __builtin_ctz(near), row);
+        for (uint32_t near_lanes = lanes_at_most(r2, near2) & used; near_lanes != 0; near_lanes &= near_lanes - 1)
+          add_pair<Accelerate>(i + __builtin_ctz(near_lanes), row);
       }
       add_sums<Accelerate>(i, sums);
     }
