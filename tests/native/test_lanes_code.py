@@ -14,6 +14,7 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "jztree" / "native"
 FUNCTIONS = """
+#include "common/cpu/candidate.h"
 #include "common/cpu/exact_distances.h"
 namespace jztree {
 uint32_t falls(const double* squares) {
@@ -34,6 +35,11 @@ uint32_t within(const float* x, float at, float radius2) {
   load(x, there);
   const Lanes<float> difference = there - Lanes<float>(at);
   return lanes_at_most(difference * difference, Lanes<float>(radius2));
+}
+void distances(const Candidate<float>* candidates, float* out) {
+  Lanes<float> distance2;
+  load_distances(candidates, distance2);
+  store(distance2, out);
 }
 }  // namespace jztree
 """

@@ -32,11 +32,13 @@ class Parts {
 
   // Whether there is more than one part.
   bool is_split() const { return per_distance2_ > 0; }
-  // Never decreases with the distance.
-  int64_t of(T distance2) const {
-    T place = (distance2 - low_) * per_distance2_;
-    return static_cast<int64_t>(std::max(std::min(place, last_), T{0}));
+  // The number of the part, without its fraction. Never decreases with the distance. V: T, or a vector of T.
+  template <typename V>
+  V of(const V& distance2) const {
+    return larger<V>(smaller<V>((distance2 - V(low_)) * V(per_distance2_), V(last_)), V{});
   }
+  // Join this part with all later ones.
+  void end_with(int64_t part) { last_ = static_cast<T>(part); }
   // An upper limit of the squared distances in a part that is not the last.
   T end(int64_t part) const { return (low_ + static_cast<T>(part + 1) / per_distance2_) * above_one<T>; }
 
@@ -56,10 +58,8 @@ class CountedKBest final : public KBest<T> {
   CountedKBest(int64_t k, int64_t max_batch)
       : k_(k),
         full_(2 * k + 64),
-        capacity_(full_ + max_batch),
-        packed_(new Key[static_cast<size_t>(max_batch + lanes)]),
-        dealt_(new Key[static_cast<size_t>(capacity_)]),
-        place_(new uint32_t[static_cast<size_t>(capacity_)]),
+        capacity_(full_ + max_batch + lanes),
+        place_(new int32_t[static_cast<size_t>(capacity_)]),
         starts_(static_cast<size_t>(2 * k + 1)) {}
 
   void reset(int64_t queries, bool self_first) override {
@@ -72,23 +72,23 @@ class CountedKBest final : public KBest<T> {
       list.keys = keys_.get() + (&list - lists_.data()) * capacity_;
       list.bound = no_candidate<T>();
       list.held = 0;
-      const Key first = own_candidate<T>();
-      if (self_first) add(list, &first, 1);
+      list.keys[0] = own_candidate<T>();
+      if (self_first) add(list, 1);
     }
   }
 
   Key absorb(int64_t query, const Near<T>& near) override {
     List& list = lists_[static_cast<size_t>(query)];
-    add(list, packed_.get(), pack(near));
+    int64_t count = 0;
+    for (int64_t w = 0; w < near.words; ++w) count += near.pack(w, list.keys + list.held + count);
+    add(list, count);
     return list.bound;
   }
   bool finish(int64_t query, Key* sorted) override {
     List& list = lists_[static_cast<size_t>(query)];
     drop_beyond(list);
-    sort(list);
-    int64_t number = std::min(k_, list.held);
-    std::copy(dealt_.get(), dealt_.get() + number, sorted);
-    std::fill(sorted + number, sorted + k_, no_candidate<T>());
+    sort(list, sorted);
+    if (list.held < k_) std::fill(sorted + list.held, sorted + k_, no_candidate<T>());
     return true;
   }
 
@@ -105,25 +105,41 @@ class CountedKBest final : public KBest<T> {
     uint32_t counts[buckets];
   };
 
-  // Put the candidates into `packed_`; returns their number.
-  int64_t pack(const Near<T>& near) {
-    int64_t count = 0;
-    for (int64_t w = 0; w < near.words; ++w) count += near.pack(w, packed_.get() + count);
-    return count;
-  }
-
-  void add(List& list, const Key* candidates, int64_t count) {
-    if (list.held < k_) {
-      std::copy(candidates, candidates + count, list.keys + list.held);
-      list.held += count;
-      if (list.held >= k_) lay_out(list);
-    } else {
-      take(list, candidates, count);
+  // Add the next `count` of the packed candidates.
+  void add(List& list, int64_t count) {
+    const int64_t held = list.held;
+    list.held += count;
+    if (held >= k_) {
+      count_from(list, held);
+    } else if (list.held >= k_) {
+      lay_out(list);
     }
     if (list.held >= full_) cut(list);
   }
 
-  static int64_t part(const Parts<T>& parts, Key key) { return parts.of(candidate_distance2<T>(key)); }
+  // Find the parts of candidates. Whole blocks may be read and written.
+  const int32_t* places_of(const Parts<T>& parts, const Key* candidates, int64_t count) {
+    int32_t* place = place_.get();
+    if constexpr (sizeof(T) == 4) {
+      for (int64_t block = 0; block < count; block += lanes) {
+        Lanes<T> distance2;
+        load_distances(candidates + block, distance2);
+        store(parts.of(distance2), place + block);
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i)
+        place[i] = static_cast<int32_t>(parts.of(candidate_distance2<T>(candidates[i])));
+    }
+    return place;
+  }
+
+  // Count candidates from the `first` of a list on in its buckets.
+  void count_from(List& list, int64_t first) {
+    const int32_t* place = places_of(list.parts, list.keys + first, list.held - first);
+    for (int64_t i = 0; i < list.held - first; ++i) ++list.counts[place[i]];
+    list.inside += list.held - first;
+    tighten(list);
+  }
 
   struct Range {
     Key nearest, farthest;
@@ -148,28 +164,9 @@ class CountedKBest final : public KBest<T> {
     list.bound = all.farthest;
     list.parts = all.parts(buckets);
     list.top = buckets - 1;
-    list.inside = list.held;
+    list.inside = 0;
     std::fill_n(list.counts, buckets, 0u);
-    for (int64_t i = 0; i < list.held; ++i) ++list.counts[part(list.parts, list.keys[i])];
-    tighten(list);
-  }
-
-  void take(List& list, const Key* candidates, int64_t count) {
-    const Parts<T> parts = list.parts;
-    const Key bound = list.bound;
-    Key* next = list.keys + list.held;
-    for (int64_t c = 0; c < count; ++c) {
-      Key key = candidates[c];
-      int64_t bucket = part(parts, key);
-      bool is_kept = (bucket <= list.top) & (key < bound);
-      *next = key;
-      list.counts[bucket] += is_kept;
-      next += is_kept;
-    }
-    int64_t held = next - list.keys;
-    list.inside += held - list.held;
-    list.held = held;
-    tighten(list);
+    count_from(list, 0);
   }
 
   // Drop the farthest buckets as long as the others hold k.
@@ -178,18 +175,11 @@ class CountedKBest final : public KBest<T> {
     while (list.inside - list.counts[top] >= k_) list.inside -= list.counts[top--];
     if (top == list.top || !list.parts.is_split()) return;
     list.top = top;
+    list.parts.end_with(top);
     list.bound = std::min(list.bound, make_candidate<T>(list.parts.end(top), no_row));
   }
 
-  void drop_beyond(List& list) {
-    Key* kept = list.keys;
-    for (const Key *key = list.keys, *end = key + list.held; key < end; ++key) {
-      Key moved = *key;
-      *kept = moved;
-      kept += !(list.bound < moved);
-    }
-    list.held = kept - list.keys;
-  }
+  void drop_beyond(List& list) { list.held = keep_at_most(list.keys, list.held, list.bound); }
 
   // Drop the candidates above the bound; if that is not enough, all but the k best.
   void cut(List& list) {
@@ -200,29 +190,26 @@ class CountedKBest final : public KBest<T> {
     lay_out(list);
   }
 
-  // Put the candidates of a list into `dealt_`, in order.
-  void sort(const List& list) {
+  // Write the candidates of a list in order.
+  void sort(const List& list, Key* sorted) {
     const Parts<T> parts = range(list).parts(static_cast<int64_t>(starts_.size()) - 1);
     std::fill(starts_.begin(), starts_.end(), 0u);
-    for (int64_t i = 0; i < list.held; ++i) {
-      place_[i] = static_cast<uint32_t>(part(parts, list.keys[i]));
-      ++starts_[place_[i] + 1];
-    }
+    const Key* keys = list.keys;
+    const int64_t held = list.held;
+    const int32_t* place = places_of(parts, keys, held);
     uint32_t fullest = 0;
-    for (size_t p = 1; p < starts_.size(); ++p) {
-      fullest = std::max(fullest, starts_[p]);
-      starts_[p] += starts_[p - 1];
-    }
-    for (int64_t i = 0; i < list.held; ++i) dealt_[starts_[place_[i]]++] = list.keys[i];
-    if (fullest > crowd) sort_crowds();
-    insertion_sort(dealt_.get(), list.held);
+    for (int64_t i = 0; i < held; ++i) fullest = std::max(fullest, ++starts_[static_cast<size_t>(place[i] + 1)]);
+    for (size_t p = 1; p < starts_.size(); ++p) starts_[p] += starts_[p - 1];
+    for (int64_t i = 0; i < held; ++i) sorted[starts_[static_cast<size_t>(place[i])]++] = keys[i];
+    if (fullest > crowd) sort_crowds(sorted);
+    insertion_sort(sorted, held);
   }
 
   // Sort places that are too crowded for insertion. At this stage, each entry is the end of its place.
-  void sort_crowds() {
+  void sort_crowds(Key* sorted) {
     uint32_t begin = 0;
     for (uint32_t end : starts_) {
-      if (end > begin + crowd) std::sort(&dealt_[begin], dealt_.get() + end);
+      if (end > begin + crowd) std::sort(sorted + begin, sorted + end);
       begin = end;
     }
   }
@@ -240,14 +227,12 @@ class CountedKBest final : public KBest<T> {
 
   int64_t k_;
   int64_t full_;      // the buffer is cut down when it holds this number of candidates
-  int64_t capacity_;  // includes space for the candidates of one more call
+  int64_t capacity_;  // includes space to pack the candidates of one more call
   int64_t room_ = 0;  // number of queries with buffers
-  std::unique_ptr<Key[]> packed_;
   std::unique_ptr<Key[]> keys_;
   std::vector<List> lists_;
   // For sorting.
-  std::unique_ptr<Key[]> dealt_;
-  std::unique_ptr<uint32_t[]> place_;
+  std::unique_ptr<int32_t[]> place_;
   std::vector<uint32_t> starts_;
 };
 

@@ -22,7 +22,7 @@ class KBest {
   // for room_for(k). Returns false, with meaningless output, if this list cannot decide a tie.
   virtual bool finish(int64_t query, Key* sorted) = 0;
 
-  static int64_t room_for(int64_t k) { return k + 64; }
+  static int64_t room_for(int64_t k) { return 2 * k + 64; }
 };
 
 }  // namespace jztree

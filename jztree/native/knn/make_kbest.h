@@ -37,26 +37,42 @@ inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t max_
 
 // Selects a faster list that cannot decide all ties; null if no such list is faster for k.
 template <typename T>
-std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t) {
-  return nullptr;
-}
+std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t k);
 
 // The limits are measured for each register width: whole candidates are faster for fewer neighbours, and counting for
 // more. A list has at least two entries after the k-th, so that it can decide ties of two or three.
 template <>
 inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
   if (k <= (register_bytes == 64 ? 32 : 24)) return nullptr;
-  if (k <= 30) return std::make_unique<RoundedKBest<32>>(k);
-  if (k <= 46) return std::make_unique<RoundedKBest<48>>(k);
-  if (k <= 62) return std::make_unique<RoundedKBest<64>>(k);
+  if (k <= 30) return std::make_unique<RoundedKBest<float, 32>>(k);
+  if (k <= 46) return std::make_unique<RoundedKBest<float, 48>>(k);
+  if (k <= 62) return std::make_unique<RoundedKBest<float, 64>>(k);
   if constexpr (register_bytes >= 32) {
-    if (k <= 78) return std::make_unique<RoundedKBest<80>>(k);
-    if (k <= 94) return std::make_unique<RoundedKBest<96>>(k);
+    if (k <= 78) return std::make_unique<RoundedKBest<float, 80>>(k);
   }
   if constexpr (register_bytes == 64) {
-    if (k <= 110) return std::make_unique<RoundedKBest<112>>(k);
-    if (k <= 126) return std::make_unique<RoundedKBest<128>>(k);
-    if (k <= 142) return std::make_unique<RoundedKBest<144>>(k);
+    if (k <= 94) return std::make_unique<RoundedKBest<float, 96>>(k);
+    if (k <= 110) return std::make_unique<RoundedKBest<float, 112>>(k);
+    if (k <= 126) return std::make_unique<RoundedKBest<float, 128>>(k);
+  }
+  return nullptr;
+}
+
+template <>
+inline std::unique_ptr<KBest<double>> make_rounded_kbest<double>(int64_t k) {
+  constexpr int room = register_bytes == 64 ? 16 : 12;  // a multiple of the register's width
+  if (k <= 4) return nullptr;
+  if (k <= 6) return std::make_unique<RoundedKBest<double, 8>>(k);
+  if (k <= room - 2) return std::make_unique<RoundedKBest<double, room>>(k);
+  if (k <= 14) return std::make_unique<RoundedKBest<double, 16>>(k);
+  if (k <= 22) return std::make_unique<RoundedKBest<double, 24>>(k);
+  if constexpr (register_bytes >= 32) {
+    if (k <= 30) return std::make_unique<RoundedKBest<double, 32>>(k);
+    if (k <= 38) return std::make_unique<RoundedKBest<double, 40>>(k);
+    if (k <= 46) return std::make_unique<RoundedKBest<double, 48>>(k);
+  }
+  if constexpr (register_bytes == 64) {
+    if (k <= 62) return std::make_unique<RoundedKBest<double, 64>>(k);
   }
   return nullptr;
 }

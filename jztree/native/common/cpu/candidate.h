@@ -66,6 +66,16 @@ inline Candidate<T> own_candidate() {
   return make_candidate<T>(0, 0);
 }
 
+// Load the squared distances of candidates, which are in the second half of each.
+inline void load_distances(const Candidate<float>* from, Lanes<float>& to) {
+  Lanes<float>::each_register([&](int i) {
+    Lanes<float>::Register first, second;
+    std::memcpy(&first, from + i * Lanes<float>::width, sizeof(first));
+    std::memcpy(&second, from + i * Lanes<float>::width + Lanes<float>::width / 2, sizeof(second));
+    every_second(first, second, to.part[i]);
+  });
+}
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Pack the chosen lanes of a register of eight lanes.
 inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t chosen, uint32_t row_plus_one,
@@ -113,6 +123,39 @@ inline int64_t pack_candidates(const Lanes<T>& distance2, uint32_t chosen, uint3
     to[count++] = make_candidate<T>(values[lane], row_plus_one + static_cast<uint32_t>(lane));
   }
   return count;
+}
+
+// Move the candidates that are at most `bound` to the front, in their order. Returns their number.
+template <typename Key>
+inline int64_t keep_at_most(Key* candidates, int64_t count, Key bound) {
+  Key* kept = candidates;
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Key) == 8)
+    for (; i + 8 <= count; i += 8) {
+      __m512i keys = _mm512_loadu_si512(candidates + i);
+      __mmask8 mask = _mm512_cmple_epi64_mask(keys, _mm512_set1_epi64(bound));
+      _mm512_storeu_si512(kept, _mm512_maskz_compress_epi64(mask, keys));
+      kept += __builtin_popcount(mask);
+    }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(Key) == 8)
+    for (; i + 4 <= count; i += 4) {
+      __m256i keys = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(candidates + i));
+      __m256i beyond = _mm256_cmpgt_epi64(keys, _mm256_set1_epi64x(bound));
+      // Two bits for each candidate.
+      uint32_t mask = ~static_cast<uint32_t>(_mm256_movemask_ps((__m256)beyond)) & 0xff;
+      keys = _mm256_permutevar8x32_epi32(keys, chosen_lanes.in_order(mask));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(kept), keys);
+      kept += __builtin_popcount(mask) / 2;
+    }
+#endif
+  for (; i < count; ++i) {
+    Key candidate = candidates[i];
+    *kept = candidate;
+    kept += candidate <= bound;
+  }
+  return kept - candidates;
 }
 
 }  // namespace jztree

@@ -160,6 +160,12 @@ inline void store(const Lanes<double, N>& from, float* to) {
     std::memcpy(to + i * Lanes<double>::width, &half, sizeof(half));
   });
 }
+inline void store(const Lanes<float>& from, int32_t* to) {
+  Lanes<float>::each_register([&](int i) {
+    auto integers = __builtin_convertvector(from.part[i], RegisterType<int32_t>::Vector);
+    std::memcpy(to + i * Lanes<float>::width, &integers, sizeof(integers));
+  });
+}
 
 // Load the number at row(i) of an array into the i-th lane.
 template <typename Register, typename T, typename Row, int... Lane>
@@ -182,22 +188,37 @@ inline void gather(const T* from, const Row& row, Lanes<double, N>& to) {
   });
 }
 
-// out = the last element of `left`, then all but the last element of `right`. By reference, because passing vectors by
-// value differs between instruction sets.
-template <typename Register, int... Lane>
-inline void shift(const Register& left, const Register& right, Register& out, std::integer_sequence<int, Lane...>) {
-  constexpr int width = sizeof...(Lane);
+// out = the elements of `left`, then of `right`, with these indices. By reference, because passing vectors by value
+// differs between instruction sets.
+template <typename Register, int... Index>
+inline void shuffle(const Register& left, const Register& right, Register& out, std::integer_sequence<int, Index...>) {
 #if defined(__clang__) || __GNUC__ >= 12
-  out = __builtin_shufflevector(left, right, (width - 1 + Lane)...);
+  out = __builtin_shufflevector(left, right, Index...);
 #else
-  typedef std::conditional_t<sizeof(Register) / width == 8, int64_t, int32_t> Index;
-  typedef Index Indices __attribute__((vector_size(sizeof(Register))));
-  out = __builtin_shuffle(left, right, Indices{(width - 1 + Lane)...});
+  typedef std::conditional_t<sizeof(left[0]) == 8, int64_t, int32_t> Integer;
+  typedef Integer Indices __attribute__((vector_size(sizeof(Register))));
+  out = __builtin_shuffle(left, right, Indices{Index...});
 #endif
 }
+
+// Indices First, First + Step and so on, one for each of the lanes.
+template <int First, int Step, int... Lane>
+constexpr auto indices(std::integer_sequence<int, Lane...>) {
+  return std::integer_sequence<int, (First + Step * Lane)...>{};
+}
+
+// out = the last element of `left`, then all but the last element of `right`.
 template <typename Register>
 inline void shift(const Register& left, const Register& right, Register& out) {
-  shift(left, right, out, std::make_integer_sequence<int, sizeof(Register) / sizeof(left[0])>{});
+  constexpr int width = sizeof(Register) / sizeof(left[0]);
+  shuffle(left, right, out, indices<width - 1, 1>(std::make_integer_sequence<int, width>{}));
+}
+
+// out = the second, fourth and so on of the elements of `left`, then of `right`.
+template <typename Register>
+inline void every_second(const Register& left, const Register& right, Register& out) {
+  constexpr int width = sizeof(Register) / sizeof(left[0]);
+  shuffle(left, right, out, indices<1, 2>(std::make_integer_sequence<int, width>{}));
 }
 
 // 0, 1, 2 and so on.
