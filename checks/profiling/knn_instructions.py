@@ -35,14 +35,15 @@ _NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
 _SOURCE = """
 #include "knn/knn_search.cuh"
 // A block is one warp.
-static_assert(jztree::short_search_bytes<3, {entries}, float>({planes}) <= {shared_bytes});
-template __global__ void jztree::search_short<3, {entries}, float, float, {repeated}>(
-    const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*,
-    const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered);
+static_assert(jztree::short_search_bytes<3, jztree::ShortList<{entries}, float, {keyed}>, float>({planes}) <=
+              {shared_bytes});
+template __global__ void jztree::search_short<3, {entries}, float, float, {repeated}, {keyed}>(
+    const __grid_constant__ jztree::Problem<float>, const jztree::StagedRow<3, float>*, const jztree::Scale<3, float>*,
+    const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered, jztree::Unanswered);
 """
 # The flags of jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
-_IN_REGISTERS = (4, 8, 16, 32)  # capacities of the lists
+_CAPACITIES = (4, 8, 16, 32, 64)  # of the lists
 _PLANES = 8  # of the hierarchy of 1e9 particles
 
 # Of a multiprocessor of compute capability 9.0: it has four parts with their own registers, which a warp takes in units
@@ -160,8 +161,9 @@ def compile_kernel(k: int, architecture: int, folder: pathlib.Path, warps: int =
     """
     source = folder / "kernel.cu"
     parameters = {
-        "entries": next((entries for entries in _IN_REGISTERS if k <= entries), _IN_REGISTERS[-1]),
-        "repeated": "true" if k > _IN_REGISTERS[-1] else "false",
+        "entries": next((entries for entries in _CAPACITIES if k <= entries), 32),
+        "repeated": "true" if k > _CAPACITIES[-1] else "false",
+        "keyed": "true" if 4 < k <= _CAPACITIES[-1] else "false",
         "planes": _PLANES,
         "shared_bytes": _SHARED_BYTES // warps - _BLOCK_BYTES,
     }

@@ -17,8 +17,9 @@ from jztree.config import GPU_LEAF_SIZE, RadiusConfig, TreeConfig
 
 # For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
-    8: {"group": 125, "rows": 5754, "block": 5076, "absorb": 1141, "look below": 1636},
-    32: {"group": 125, "rows": 8722, "block": 4765, "absorb": 1495, "look below": 1879},
+    8: {"group": 125, "rows": 4514, "block": 5055, "absorb": 1147, "look below": 1633},
+    32: {"group": 125, "rows": 6449, "block": 8592, "absorb": 2993, "look below": 1850},
+    64: {"group": 125, "rows": 7728, "block": 12393, "absorb": 2947, "look below": 1937},
 }
 
 # With leaves of 24, the top planes over these numbers of points have 32, 5, 6, 7, 8 and 16 nodes. If it may have 64
@@ -27,7 +28,15 @@ POINTS = (6000, 6300, 8000, 10_000, 12_000, 3000)
 
 # By k, for compute capability 9.0: registers, spilled bytes, bytes of local memory, and the warps that run at once on a
 # multiprocessor in a hierarchy of 1e9 particles.
-RESOURCES = {4: (120, 0, 40, 16), 8: (120, 0, 40, 16), 16: (120, 0, 40, 14), 32: (132, 0, 40, 9), 64: (145, 0, 40, 9)}
+RESOURCES = {
+    4: (128, 0, 40, 16),
+    8: (128, 0, 40, 16),
+    16: (128, 0, 40, 15),
+    32: (168, 0, 40, 11),
+    64: (168, 0, 40, 7),
+    128: (168, 0, 40, 9),
+}
+
 
 SCRIPT = profiling("knn_instructions")
 TREE = TreeConfig(leaf_size=GPU_LEAF_SIZE)

@@ -70,11 +70,12 @@ class LongSearch {
       group.widen(staging_);
       staging_.find_rests(problem_.queries, static_cast<uint32_t>(query_), rest_);
     }
-    group.find_straight();
+    group.complete();
     WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
-    uint32_t row = 0, end = 0;
-    while (walk.next_leaf({bound_, {bound_.distance2()}}, &row, &end))
-      for (; row < end; row += warp_size) collect(row + static_cast<uint32_t>(lane_index()), end);
+    LeafRows leaf;
+    while (walk.next_leaf({bound_, {bound_.distance2()}}, &leaf))
+      for (; leaf.row < leaf.end; leaf.row += warp_size)
+        collect(leaf.row + static_cast<uint32_t>(lane_index()), leaf.end);
     if (count_ > 0) absorb();
   }
 

@@ -68,15 +68,42 @@ uint32_t walk_stops(const TreeView<T>& tree) {
 // The largest k of repeated searches. They take more time per neighbour as k grows.
 constexpr int64_t most_repeated = 128;
 
-template <int W, int K, typename T, bool Repeated = false>
-Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
+// The warps that answer queries again. They are few in most sets.
+constexpr int64_t most_warps_again = 4096;
+
+template <int W, typename T>
+const StagedRow<W, T>* staged_rows(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
+  auto* rows = queue.scratch<StagedRow<W, T>>(problem.sources.num.rows);
+  queue.launch_over(problem.sources.num.rows, stage_rows<W, T, T>, problem, scale, rows);
+  return rows;
+}
+
+// again: see search_short.
+template <int W, int K, bool Repeated, bool Keyed, typename T>
+Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const StagedRow<W, T>* rows,
+                              const Scale<W, T>* scale, const Limits<W, T>& limits, const Unanswered& again) {
   int64_t groups = warps_of_queries(problem.max_queries, (problem.max_queries + warp_size - 1) / warp_size);
   Unanswered unanswered = no_unanswered(queue, groups);
-  int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
-  queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T, Repeated>, problem, scale,
-                     limits_on_device<T, W, T>(queue, problem.limit, scale), bytes, walk_stops(problem.sources),
-                     unanswered);
+  int64_t bytes = short_search_bytes<W, ShortList<K, T, Keyed>, T>(problem.sources.planes);
+  queue.launch_warps(again.count ? std::min(groups, most_warps_again) : groups, bytes, short_search_threads,
+                     search_short<W, K, T, T, Repeated, Keyed>, problem, rows, scale, limits, bytes,
+                     walk_stops(problem.sources), again, unanswered);
   return unanswered;
+}
+
+// Lists sorted by keys of 32 bits answer nearly all queries of most sets. For the others, and in float64, whole
+// candidates are sorted.
+template <int W, int K, bool Repeated = false, typename T>
+Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
+  const StagedRow<W, T>* rows = staged_rows(queue, problem, scale);
+  const Limits<W, T> limits = limits_on_device<T, W, T>(queue, problem.limit, scale);
+  constexpr bool is_keyed = std::is_same<T, float>::value && W < max_dims && !Repeated && K > 4;
+  if constexpr (!is_keyed)
+    return search_short_lists<W, K, Repeated, false>(queue, problem, rows, scale, limits, {});
+  else {
+    const Unanswered again = search_short_lists<W, K, false, true>(queue, problem, rows, scale, limits, {});
+    return search_short_lists < W, K<32 ? K : 32, (K > 32), false>(queue, problem, rows, scale, limits, again);
+  }
 }
 
 // again: see search_long.
@@ -113,7 +140,9 @@ Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, 
   if (problem.k <= 16) return search_short_lists<W, 16>(queue, problem, scale);
   if constexpr (W < max_dims)
     if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);
-  if (problem.k <= most_repeated) return search_short_lists<W, 32, T, true>(queue, problem, scale);
+  if constexpr (W < max_dims && std::is_same<T, float>::value)
+    if (problem.k <= 64) return search_short_lists<W, 64>(queue, problem, scale);
+  if (problem.k <= most_repeated) return search_short_lists<W, 32, true>(queue, problem, scale);
   return search_long_lists<W, T>(queue, problem, scale, Unanswered{});
 }
 

@@ -1,14 +1,15 @@
 // The search for k up to 128: a warp answers 32 queries that are consecutive in z-order, one per lane. Each lane has a
-// list of up to 32 neighbours. For larger k, the warp searches several times, each time for the next 32 neighbours:
-// those after the last one found, in the order of distance and row. For k = 64, this takes about a third of the
-// instructions that one long list takes (knn_long.cuh).
+// list of up to 64 neighbours (float64: 32). For larger k, the warp searches several times, each time for the next 32
+// neighbours, which come after the last one found in the order of distance and row. For k = 64, this took about a third
+// of the instructions that one long list takes (knn_long.cuh).
 //
-// All lanes walk the planes together. In a leaf, each lane tests one row against the box around all queries, and drops
-// the row if it cannot be within the radius of any query. The other rows go to a tile in shared memory, which collects
-// rows of several leaves. The lanes process the tile in blocks of eight rows. All lanes read the same row at once (a
-// broadcast). Each lane compares it with its own radius and collects it if it is inside. The lists absorb collected
-// candidates in batches, without branches. So lanes diverge only when they collect candidates. A leaf is loaded once
-// per 32 queries, mostly from the caches.
+// All lanes walk the planes together. The rows of the sources are scaled and wrapped before the search. Each lane tests
+// one row of a leaf, or of the next leaf, against two boxes around all queries, and drops the row if it cannot be
+// within the radius of any query. The other rows go to a tile in shared memory, which collects rows of several leaves.
+// The lanes process the tile in blocks of eight rows. All lanes read the same row at once (a broadcast). Each lane
+// compares it with its own radius and collects it if it is inside. The lists absorb collected candidates in batches,
+// without branches. So lanes diverge only when they collect candidates. A leaf is loaded once per 32 queries, mostly
+// from the caches.
 //
 // checks/profiling/knn_instructions.py counts the instructions of a warp.
 #pragma once
@@ -23,17 +24,20 @@
 
 namespace jztree {
 
-// Repeated: whether the search is repeated for more than K neighbours.
-template <int W, int K, typename From, typename T, bool Repeated>
+// Repeated: whether the search is repeated for more than K neighbours. Keyed: whether the lists are sorted by keys.
+// Then they cannot answer every query.
+template <int W, int K, typename From, typename T, bool Repeated, bool Keyed>
 class ShortSearch {
-  using List = LaneList<K, T>;
-  using Tile = TilePoint<W, T>;
+  using List = ShortList<K, T, Keyed>;
+  using Tile = StagedRow<W, T>;
   using Frame = ShortFrame<W, From, T>;
 
  public:
-  __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, const Limits<W, T>& limits,
-                         unsigned char* memory, uint32_t stops)
+  // rows: the staged sources.
+  __device__ ShortSearch(const Problem<From>& problem, const StagedRow<W, T>* rows, const Scale<W, T>& scale,
+                         const Limits<W, T>& limits, unsigned char* memory, uint32_t stops)
       : problem_(problem),
+        rows_(rows),
         scale_(scale),
         limits_(limits),
         wrapped_(*problem.wrapped != 0),
@@ -41,18 +45,18 @@ class ShortSearch {
         frame_(*reinterpret_cast<Frame*>(memory)),
         tile_(reinterpret_cast<Tile*>(memory + sizeof(Frame))),
         collected_(reinterpret_cast<Candidate<T>*>(tile_ + tile_points)),
-        list_{collected_ + warp_size * collected_columns<K, T>},
-        stack_(reinterpret_cast<StackEntry<T>*>(list_.first + warp_size * K)) {
+        list_(collected_ + warp_size * collected_columns<List>),
+        stack_(reinterpret_cast<StackEntry<T>*>(reinterpret_cast<unsigned char*>(list_.first) + List::bytes)) {
     if (lane_index() == 0) new (&frame_.staging) Staging<W, From, T>(scale);
     __syncwarp();
   }
 
-  // Answer up to `width` queries from a place on. Returns the lanes that float32 cannot answer. For these, incomplete
-  // answers may be written.
-  __device__ __forceinline__ unsigned answer(int64_t first, int width) {
+  // Answer the queries from a place on, each by a lane. Returns the lanes whose lists or whose float32 cannot answer.
+  // For these, incomplete answers may be written.
+  __device__ __forceinline__ unsigned answer(int64_t first, unsigned lanes) {
     JZTREE_COUNT("group");
     int64_t place = first + lane_index();
-    bool answers = lane_index() < width && place < problem_.count();
+    bool answers = (lanes >> lane_index() & 1) && place < problem_.count();
     query_ = static_cast<uint32_t>(problem_.query(answers ? place : first));
     bool searches = answers && query_ < problem_.queries.num();
     const int k = static_cast<int>(problem_.k);
@@ -66,7 +70,7 @@ class ShortSearch {
       list_.reset(count_, searches && first_ == 0 && problem_.own_first(self_row_));
       if (__any_sync(all_lanes, searches)) search(searches);
       __syncwarp();
-      const bool is_exact = !searches || precise();
+      const bool is_exact = !searches || (list_.is_decided() && precise());
       imprecise |= ~__ballot_sync(all_lanes, is_exact);
       write(__ballot_sync(all_lanes, answers) & ~imprecise);
       if (!Repeated) break;
@@ -77,111 +81,224 @@ class ShortSearch {
   }
 
  private:
-  // Which images of a query are next to the rows of a tile. Bit d is set if it is the image below the box in dimension
-  // d. The bit `depends` is set if the image depends on the query and the row, or if a wrapped position has a rounding
-  // error.
-  static constexpr unsigned depends = 1u << W;
+  // Which images are next to each other: bit d is set if it is the image of the queries below the box in dimension d,
+  // bit W + 1 + d if it is the image of the rows. The bit `depends` is set if the image depends on the query and the
+  // row, or if a wrapped position has a rounding error.
+  static constexpr unsigned depends = 1u << W, of_queries = 2 * depends - 1;
 
   // Lanes that do not search accept no rows. last: the last entry of the lane's list.
   __device__ __forceinline__ void set_bound(bool searches, const Candidate<T>& last) {
-    Candidate<T> bound = limits_.each ? bounded(last, limit()) : last;
+    Candidate<T> bound = last;
+    if (limits_.each) {
+      JZTREE_COUNT("limit");
+      bound = bounded(last, limit());
+    }
     bound = choose(searches, bound, Candidate<T>::before_all());
     radius2_ = searches ? bound.distance2() : T{-1};
     wanted_ = wanted_of(bound, second_);
     // Without a bound, no row can be pruned.
-    patience_ = wanted_.worst.row_plus_one() == no_row ? 0 : patience<K, T>;
+    most_collected_ = collected_ + lane_index();
+    if (wanted_.worst.row_plus_one() != no_row) most_collected_ += List::patience * warp_size;
   }
 
   // A single loop handles all leaves and the remaining rows at the end, so that the code absorbs candidates in only one
   // place.
   __device__ __forceinline__ void search(bool searches) {
-    frame_.staging.point(problem_.queries, query_, x_);
     cover(searches);
     T query_rest[W];
     query_rests_ = wrapped_ && __any_sync(all_lanes, frame_.staging.find_rests(problem_.queries, query_, query_rest));
     set_bound(searches, list_.bound());
-#pragma unroll
-    for (int d = 0; d < W; ++d) at_[d] = x_[d];
     tile_begin_ = tile_count_ = 0;
-    images_ = 0;
+    move_queries(0);
     WarpWalk<W, 2, From, T> walk(problem_.sources, frame_.staging, frame_.group, stack_, stops_);
-    uint32_t row = 0, end = 0;
+    LeafRows leaf = seeds();
+    const uint32_t first_seed = leaf.row, seeds = leaf.end - leaf.row;
+    bool is_seed = seeds > 0;
+    unsigned images = 0;
     for (bool has_rows = true; has_rows;) {
-      if (row >= end) has_rows = walk.next_leaf(wanted_, &row, &end);
-      Tile point;
-      unsigned images = 0, remaining = 0;
-      bool needs_images = !has_rows;
-      if (has_rows) {
-        JZTREE_COUNT("rows");
-        remaining = look_at_rows(row + static_cast<uint32_t>(lane_index()), end, &point, &images, &needs_images);
-        row += warp_size;
+      // The lanes take rows of several leaves if these have the same images.
+      uint32_t row = 0;
+      unsigned filled = 0, images_of_rows = images;
+      while (filled < warp_size) {
+        JZTREE_COUNT("fill lanes");
+        if (leaf.row >= leaf.end) {
+          JZTREE_COUNT("next leaf");
+          if (is_seed && filled > 0) break;
+          is_seed = false;
+          if (!walk.next_leaf(wanted_, &leaf)) break;
+          images = leaf.straight ? 0 : images_of(leaf.node);
+          if (filled == 0) images_of_rows = images;
+          if (images != images_of_rows) break;
+        }
+        const unsigned place = static_cast<unsigned>(lane_index()) - filled, rows = leaf.end - leaf.row;
+        const unsigned count = rows < warp_size - filled ? rows : warp_size - filled;
+        if (place < count) row = leaf.row + place;
+        filled += count;
+        leaf.row += count;
       }
+      has_rows = filled > 0;
+      Tile point;
+      if (has_rows) point = rows_[row];
+      bool is_needed = static_cast<unsigned>(lane_index()) < filled;
+      if (is_needed && row - first_seed < seeds) {
+        JZTREE_COUNT("seeds");
+        is_needed = is_straight(point.x) == is_seed;
+      }
+      if (wrapped_) images_of_rows = without_rests(&point, images_of_rows);
+      bool joins;
       do {
-        JZTREE_COUNT("append");
-        unsigned lanes = remaining;
-        if (needs_images && (remaining != 0 || !has_rows)) lanes = of_same_images(remaining, images);
-        append(point, lanes);
-        remaining &= ~lanes;
-        if (tile_count_ >= List::batch || !has_rows) drain(searches, !has_rows);
-      } while (remaining != 0);
+        joins = has_rows && ((images_of_rows & of_queries) == images_ || tile_count_ == 0);
+        if (joins) {
+          JZTREE_COUNT("rows");
+          if (images_of_rows != 0 || images_ != 0) move_together(&point, images_of_rows);
+          append(point, __ballot_sync(all_lanes, is_needed && is_near(point.x)));
+        } else {
+          fill_block();
+        }
+        if (tile_count_ >= List::block || !has_rows) drain(searches, !has_rows);
+      } while (has_rows && !joins);
     }
+  }
+
+  // Rows around the rows of the queries in z-order. Before the walk, the lists absorb all seeds that are nearest
+  // straight, so that the walk starts with a bound.
+  __device__ __forceinline__ LeafRows seeds() const {
+    constexpr int64_t margin = K > 16 ? 32 : 16;
+    const int64_t row = __shfl_sync(all_lanes, self_row_, 0), rows = problem_.sources.num();
+    LeafRows seeds;
+    if (Repeated || row < 0) return seeds;
+    seeds.row = static_cast<uint32_t>(row > margin ? row - margin : 0);
+    seeds.end = static_cast<uint32_t>(row + warp_size + margin < rows ? row + warp_size + margin : rows);
+    return seeds;
+  }
+
+  // Whether the straight image of a row is the nearest to all queries.
+  __device__ __forceinline__ bool is_straight(const T* x) const {
+    bool is_straight = true;
+#pragma unroll
+    for (int d = 0; d < W; ++d)
+      for (int box = 0; box < 2; ++box) {
+        const T reach = std::fmax(x[d] - frame_.group.low[box][d], frame_.group.high[box][d] - x[d]);
+        is_straight &= reach <= scale_.period[d] / 2 * below_one<T>;
+      }
+    return is_straight;
   }
 
   // Queries that are consecutive in z-order may be far apart at jumps of the curve. So there are two boxes, split at
   // the longest jump: together they have half as many points near them as a single box.
   __device__ __forceinline__ void cover(bool searches) {
     Group<W, 2, T> group(scale_);
-    T jump2 = 0;
+    T x[W], jump2 = 0;
+    frame_.staging.point(problem_.queries, query_, x);
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      if (!searches) x_[d] = 0;
-      T jump = x_[d] - __shfl_up_sync(all_lanes, x_[d], 1);
+      if (!searches) x[d] = 0;
+      T jump = x[d] - __shfl_up_sync(all_lanes, x[d], 1);
       jump2 += jump * jump;
     }
     bool both_search = (__ballot_sync(all_lanes, searches) << 1 >> lane_index() & 1) && searches;
     unsigned word = static_cast<unsigned>(__float_as_int(static_cast<float>(jump2))) & ~(warp_size - 1u);
     unsigned longest = warp_max_word(both_search ? word | static_cast<unsigned>(lane_index()) : 0);
     second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
-    group.cover(0, x_, searches && !second_);
-    group.cover(1, x_, searches && second_);
+    group.cover(0, x, searches && !second_);
+    group.cover(1, x, searches && second_);
     if (wrapped_) group.widen(frame_.staging);
-    group.find_straight();
-    T plain2 = std::numeric_limits<T>::infinity();
-    for (int box = 0; box < 2; ++box) {
+    group.complete();
+    if (lane_index() == 0) frame_.group = group;
+    __syncwarp();
+  }
+
+  // The images of the rows of a leaf that are nearest to all queries. A lane compares one dimension with one box.
+  __device__ __forceinline__ unsigned images_of(uint32_t leaf) const {
+    JZTREE_COUNT("images");
+    const T bound2 = wanted_.worst.distance2();
+    if (bound2 <= frame_.group.straight2) return 0;
+    const Group<W, 2, T>& group = frame_.group;
+    const bool second = lane_index() >= W;
+    const int box = second ? 1 : 0, d = lane_index() % W;
+    T low, high;
+    frame_.staging.side(problem_.sources, leaf, d, &low, &high);
+    const T right = low - group.high[box][d], left = group.low[box][d] - high;
+    const T straight = std::fmax(right, left), around = std::fmin(right, left) + group.around[d];
+    // Within a bound that is short, only rows that are near through a single image matter.
+    const bool is_short = bound2 <= group.single2;
+    const bool is_near_around = around <= 0 || around * around * below_one<T> <= bound2;
+    if (is_short && !__any_sync(all_lanes, lane_index() < 2 * W && is_near_around)) return 0;
+    JZTREE_COUNT("images around");
+    const bool is_around = around < straight;
+    const T gap = std::fmax(std::fmin(straight, around), T{0}), wider = std::fmax(straight, around);
+    T gap2 = 0;
 #pragma unroll
-      for (int d = 0; d < W; ++d) {
-        T reach = group.around[d] / 2 - 2 * group.reach(box, d);
-        plain2 = std::fmin(plain2, reach > 0 ? reach * reach * below_one<T> : T{-1});
-      }
+    for (int i = 0; i < W; ++i) {
+      T in_dimension = __shfl_sync(all_lanes, gap, box * W + i);
+      gap2 += in_dimension * in_dimension;
     }
-    if (lane_index() == 0) {
-      frame_.group = group;
-      frame_.plain2 = plain2;
+    // Rows that are not near a box may use any image: every image is too far from its queries.
+    const bool is_near =
+        lane_index() < 2 * W && gap2 * below_one<T> <= (second ? wanted_.worst2[1] : wanted_.worst2[0]);
+    // The largest difference of a query and a row of the leaf.
+    const T reach = is_around ? scale_.period[d] - straight : -std::fmin(right, left);
+    const bool is_certain =
+        reach <= scale_.period[d] / 2 * below_one<T> || (is_short && wider * wider * below_one<T> > bound2);
+    const unsigned shifts_query = for_any_box(is_near && is_around && left > right);
+    const unsigned shifts_source = for_any_box(is_near && is_around && left <= right);
+    const unsigned straight_dims = for_any_box(is_near && !is_around), uncertain = for_any_box(is_near && !is_certain);
+    if (uncertain | (shifts_query & shifts_source) | (straight_dims & (shifts_query | shifts_source))) return depends;
+    return shifts_query | shifts_source << (W + 1);
+  }
+
+  // The dimensions in which the value is true for any box.
+  __device__ __forceinline__ static unsigned for_any_box(bool value) {
+    const unsigned lanes = __ballot_sync(all_lanes, value);
+    return (lanes | lanes >> W) & (depends - 1);
+  }
+
+  // Remove the mark of rows with rounding errors. Returns the images of the rows.
+  __device__ __forceinline__ unsigned without_rests(Tile* point, unsigned images) const {
+    const bool any = __any_sync(all_lanes, query_rests_ || (point->row_plus_one & has_rests) != 0);
+    point->row_plus_one &= ~has_rests;
+    return any ? depends : images;
+  }
+
+  // Move the queries, their boxes and a row to these images.
+  __device__ __forceinline__ void move_together(Tile* point, unsigned images) {
+    JZTREE_COUNT("images of rows");
+    if ((images & of_queries) != images_) move_queries(images & of_queries);
+#pragma unroll
+    for (int d = 0; d < W; ++d)
+      if (images >> (W + 1 + d) & 1) point->x[d] = shifted_down(point->x[d], scale_.period[d], scale_.period_rest[d]);
+  }
+
+  __device__ __forceinline__ void move_queries(unsigned images) {
+    JZTREE_COUNT("move queries");
+    images_ = images;
+    auto moved = [&](T x, int d) {
+      return images < depends && (images >> d & 1) ? shifted_down(x, scale_.period[d], scale_.period_rest[d]) : x;
+    };
+    frame_.staging.point(problem_.queries, query_, at_);
+#pragma unroll
+    for (int d = 0; d < W; ++d) at_[d] = moved(at_[d], d);
+    if (lane_index() < 2 * W) {
+      const int box = lane_index() / W, d = lane_index() % W;
+      const T low = frame_.group.low[box][d], high = frame_.group.high[box][d];
+      const T centre = low <= high ? (low + high) / 2 : T{0};
+      frame_.boxes.centre[box][d] = moved(centre, d);
+      frame_.boxes.half[box][d] = std::fmax(high - centre, centre - low) * above_one<T> + frame_.staging.rounding(d);
     }
     __syncwarp();
   }
 
-  // Each lane tests a row. Returns the lanes whose rows may be within the radius of any query. needs_images: whether
-  // any of these rows needs images.
-  __device__ __forceinline__ unsigned look_at_rows(uint32_t row, uint32_t end, Tile* point, unsigned* images,
-                                                   bool* needs_images) {
-    frame_.staging.point(problem_.sources, row < end ? row : end - 1, point->x);
-    point->row_plus_one = row + 1;
-    if (!wrapped_ && images_ == 0 && wanted_.worst.distance2() <= frame_.group.straight2) {
-      *needs_images = false;
-      return __ballot_sync(all_lanes, row < end && is_near_straight(point->x));
-    }
-    return look_around(row, end, point, images, needs_images);
-  }
-
-  __device__ __forceinline__ bool is_near_straight(const T* x) const {
+  // Whether a row may be within the radius of any query.
+  __device__ __forceinline__ bool is_near(const T* x) const {
+    if (images_ == depends) return is_near_around(x);
+    const RowBoxes<W, T> boxes = frame_.boxes;
     bool is_near = false;
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
       T least2 = 0;
 #pragma unroll
       for (int d = 0; d < W; ++d) {
-        T gap = std::fmax(frame_.group.straight_gap(box, d, x[d], x[d]), T{0});
+        T gap = std::fmax(std::fabs(x[d] - boxes.centre[box][d]) - boxes.half[box][d], T{0});
         least2 = d == 0 ? gap * gap : least2 + gap * gap;
       }
       is_near |= least2 * below_one<T> <= wanted_.worst2[box];
@@ -189,74 +306,21 @@ class ShortSearch {
     return is_near;
   }
 
-  // The same for rows that may be nearest around the boundary.
-  __device__ __forceinline__ unsigned look_around(uint32_t row, uint32_t end, Tile* point, unsigned* images,
-                                                  bool* needs_images) {
+  // The same if the image depends on the query.
+  __device__ __forceinline__ bool is_near_around(const T* x) const {
     JZTREE_COUNT("rows around");
-    const Group<W, 2, T>& group = frame_.group;
-    bool near_box[2], around = false, has_rests = query_rests_;
-    if (wrapped_) {
-      T row_rest[W];
-      has_rests |= row < end && frame_.staging.find_rests(problem_.sources, row, row_rest);
-    }
-#pragma unroll
+    bool is_near = false;
+#pragma unroll 1
     for (int box = 0; box < 2; ++box) {
       T least2 = 0;
-      bool box_around = false;
 #pragma unroll
       for (int d = 0; d < W; ++d) {
-        T gap = std::fmax(group.gap(box, d, point->x[d], point->x[d], &box_around), T{0});
+        T gap = std::fmax(frame_.group.gap(box, d, x[d]), T{0});
         least2 = d == 0 ? gap * gap : least2 + gap * gap;
       }
-      near_box[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
-      around |= near_box[box] && box_around;
+      is_near |= least2 * below_one<T> <= (box == 0 ? wanted_.worst2[0] : wanted_.worst2[1]);
     }
-    *needs_images =
-        __any_sync(all_lanes, around || has_rests) || images_ != 0 || !(wanted_.worst.distance2() <= frame_.plain2);
-    if (*needs_images) {
-      JZTREE_COUNT("images");
-      *images = has_rests ? depends : nearest_images(group, near_box, point->x);
-    }
-    return __ballot_sync(all_lanes, near_box[0] || near_box[1]);
-  }
-
-  // The same as nearest_image for boxes of sources. If a row's nearest image is the one below the box, the row is moved
-  // there. Rows that are not near a box may use any image: every image is too far from its queries.
-  __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near_box, T* x) const {
-    unsigned images = 0, moved = 0;
-    bool differ = false;
-#pragma unroll
-    for (int d = 0; d < W; ++d) {
-      Image image[2];
-#pragma unroll
-      for (int box = 0; box < 2; ++box)
-        image[box] = nearest_image(group.low[box][d], group.high[box][d], x[d], x[d], scale_.period[d]);
-      Image nearest = near_box[0] ? image[0] : image[1];
-      differ |= nearest == Image::depends || (near_box[1] && nearest != image[1]);
-      if (nearest == Image::shift_query) images |= 1u << d;
-      if (nearest == Image::shift_source) moved |= 1u << d;
-    }
-    if (differ) return depends;
-#pragma unroll
-    for (int d = 0; d < W; ++d)
-      if (moved >> d & 1) x[d] = shifted_down(x[d], scale_.period[d], scale_.period_rest[d]);
-    return images;
-  }
-
-  // The remaining rows that can join the tile. If none can, the tile must be emptied first.
-  __device__ __forceinline__ unsigned of_same_images(unsigned remaining, unsigned images) {
-    JZTREE_COUNT("of same images");
-    unsigned next = remaining ? __shfl_sync(all_lanes, images, __ffs(static_cast<int>(remaining)) - 1) : ~0u;
-    if (next != images_ && tile_count_ > 0) {
-      fill_block();
-      return 0;
-    }
-    images_ = next;
-#pragma unroll
-    for (int d = 0; d < W; ++d)
-      at_[d] = images_ < depends && (images_ >> d & 1) ? shifted_down(x_[d], scale_.period[d], scale_.period_rest[d])
-                                                       : x_[d];
-    return remaining & __ballot_sync(all_lanes, images == images_);
+    return is_near;
   }
 
   __device__ __forceinline__ Tile& tile_place(int i) { return tile_[(tile_begin_ + i) & (tile_points - 1)]; }
@@ -270,7 +334,7 @@ class ShortSearch {
   // Fill the tile up to a whole block with points whose distances are NaN.
   __device__ __forceinline__ void fill_block() {
     JZTREE_COUNT("fill block");
-    int missing = -tile_count_ & (List::batch - 1);
+    int missing = -tile_count_ & (List::block - 1);
     Tile none{};
 #pragma unroll
     for (int d = 0; d < W; ++d) none.x[d] = std::numeric_limits<T>::quiet_NaN();
@@ -281,42 +345,38 @@ class ShortSearch {
 
   // Collect from the whole blocks of the tile. last: the lists absorb all remaining candidates.
   __device__ __forceinline__ void drain(bool searches, bool last) {
-    bool has_blocks = true;
-    while (has_blocks) {
+    while (true) {
       JZTREE_COUNT("step of blocks");
-      has_blocks = tile_count_ >= List::batch;
-      if (has_blocks) {
-        if (images_ == depends) {
-          JZTREE_COUNT("block pair by pair");
-          collect_block_by_pairs();
-        } else {
-          JZTREE_COUNT("block");
-          collect_block();
-        }
-        tile_begin_ = (tile_begin_ + List::batch) & (tile_points - 1);
-        tile_count_ -= List::batch;
-        has_blocks = tile_count_ >= List::batch || last;
+      const bool has_block = tile_count_ >= List::block;
+      const Candidate<T>* const most = last && !has_block ? collected_ + lane_index() : most_collected_;
+      if (__any_sync(all_lanes, next_ > most)) {
+        absorb_batch(searches);
+        continue;
       }
-      while (__any_sync(all_lanes, has_collected(last ? 0 : patience_))) absorb_batch(searches);
+      if (!has_block) break;
+      if (images_ == depends) {
+        JZTREE_COUNT("block pair by pair");
+        collect_block_by_pairs();
+      } else {
+        JZTREE_COUNT("block");
+        collect_block();
+      }
+      tile_begin_ = (tile_begin_ + List::block) & (tile_points - 1);
+      tile_count_ -= List::block;
     }
     __syncwarp();
   }
 
-  // Whether the lane has collected more than `number` candidates.
-  __device__ __forceinline__ bool has_collected(int number) const {
-    return next_ > collected_ + number * warp_size + lane_index();
-  }
-
   // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
   __device__ __forceinline__ void collect_block() {
-    Candidate<T> found[List::batch];
+    Candidate<T> found[List::block];
 #pragma unroll
-    for (int i = 0; i < List::batch; ++i) {
+    for (int i = 0; i < List::block; ++i) {
       const Tile point = tile_[tile_begin_ + i];
       found[i] = Candidate<T>::make(distance2<W, false>(scale_, at_, point.x), point.row_plus_one);
     }
 #pragma unroll
-    for (int i = 0; i < List::batch; ++i) collect(found[i]);
+    for (int i = 0; i < List::block; ++i) collect(found[i]);
   }
 
   // The same if the image depends on the pair. This is rare, so the loop is short and takes few registers.
@@ -324,7 +384,7 @@ class ShortSearch {
     T query_rest[W] = {}, point_rest[W] = {};
     if (wrapped_) tile_rests(query_rest, point_rest);
 #pragma unroll 1
-    for (int i = 0; i < List::batch; ++i) {
+    for (int i = 0; i < List::block; ++i) {
       const Tile point = tile_[tile_begin_ + i];
       T row_rest[W];
 #pragma unroll
@@ -344,33 +404,36 @@ class ShortSearch {
   // The rounding errors of the lane's query and of the lane's point of the next block.
   __device__ __forceinline__ void tile_rests(T* query_rest, T* point) const {
     frame_.staging.find_rests(problem_.queries, query_, query_rest);
-    uint32_t row_plus_one = lane_index() < List::batch ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
+    uint32_t row_plus_one = lane_index() < List::block ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
     if (row_plus_one != 0) frame_.staging.find_rests(problem_.sources, row_plus_one - 1, point);
   }
 
-  // Every lane absorbs up to one batch of its collected candidates, the last ones first. A query that is its own
-  // neighbour is in its list from the start.
+  // Every lane absorbs up to one batch of its collected candidates, the last ones. A query that is its own neighbour is
+  // in its list from the start.
   __device__ __forceinline__ void absorb_batch(bool searches) {
     JZTREE_COUNT("absorb");
     if (limits_.each) reject_beyond();
-    Candidate<T> others[List::batch];
     Candidate<T>* const first = collected_ + lane_index();
+    // Differences of pointers would hide from the compiler that they point to shared memory.
+    const Candidate<T>* const end = next_;
+    next_ = end > first + List::batch * warp_size ? next_ - List::batch * warp_size : first;
+    Candidate<T> others[List::batch];
 #pragma unroll
     for (int i = 0; i < List::batch; ++i) {
-      bool is_other = next_ > first;
-      if (is_other) next_ -= warp_size;
-      others[i] = *next_;
-      is_other &= others[i].row_plus_one() != static_cast<uint32_t>(self_row_ + 1);
+      others[i] = next_[i * warp_size];
+      bool is_other = next_ + i * warp_size < end && others[i].row_plus_one() != static_cast<uint32_t>(self_row_ + 1);
       if (Repeated) is_other &= last_ < others[i];
       others[i] = choose(is_other, others[i], no_candidate<T>());
     }
-    set_bound(searches, list_.absorb(others));
+    list_.absorb(others, next_);
+    set_bound(searches && !list_.is_lost(), list_.bound());
   }
 
   __device__ const Within<T>* limit() const { return limits_.of(problem_.out_row(query_)); }
 
   // Among the candidates of the next batch, replace those outside the limit by candidates that sort last.
   __device__ __forceinline__ void reject_beyond() {
+    JZTREE_COUNT("reject beyond");
     Candidate<T>* const first = collected_ + lane_index();
 #pragma unroll 1
     for (int i = 1; i <= List::batch; ++i) {
@@ -389,6 +452,8 @@ class ShortSearch {
       JZTREE_COUNT("precise");
       Candidate<T> found = list_.own(i);
       if (found.distance2() >= scale_.precise2) break;
+      // Rounded down, the distance of rows at different places may be less than that.
+      if (Keyed) found = Candidate<T>::make(0, found.row_plus_one());
       is_exact = is_precise(problem_, scale_, found, query_);
     }
     return is_exact;
@@ -396,12 +461,12 @@ class ShortSearch {
 
   // Neighbouring lanes write to neighbouring addresses.
   __device__ __forceinline__ void write(unsigned lanes) {
-    const int k = count_, inverse = (1 << 16) / k + 1;
+    const int k = count_, inverse = (1 << 20) / k + 1;
     auto out_row = static_cast<uint32_t>(lanes >> lane_index() & 1 ? problem_.out_row(query_) : 0);
 #pragma unroll 1
     for (int item = lane_index(); item < warp_size * k; item += warp_size) {
       JZTREE_COUNT("write");
-      int lane = item * inverse >> 16, place = item - lane * k;  // quotient and remainder of item / k, for items below
+      int lane = item * inverse >> 20, place = item - lane * k;  // quotient and remainder of item / k, for items below
                                                                  // 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), self_row = __shfl_sync(all_lanes, self_row_, lane);
       if (lanes >> lane & 1) problem_.write(row * problem_.k + first_ + place, self_row, list_.at(lane, K - k + place));
@@ -410,6 +475,7 @@ class ShortSearch {
   }
 
   const Problem<From>& problem_;
+  const StagedRow<W, T>* rows_;
   const Scale<W, T>& scale_;
   const Limits<W, T>& limits_;
   const bool wrapped_;
@@ -420,30 +486,51 @@ class ShortSearch {
   const List list_;
   StackEntry<T>* stack_;
   Wanted<2, T> wanted_;
-  T radius2_, x_[W], at_[W];  // at_: the image of the query next to the rows of the tile
-  Candidate<T>* next_;        // past the lane's last collected candidate
-  bool second_;               // whether the query belongs to the second box of the group
-  bool query_rests_;          // whether any query has a rounding error
-  Candidate<T> last_;         // the last neighbour that earlier searches found
-  int first_, count_;         // the neighbours of this search: their place among all, and their number
-  int self_row_, patience_, tile_begin_, tile_count_;
+  T radius2_, at_[W];                   // at_: the image of the query next to the rows of the tile
+  Candidate<T>* next_;                  // past the lane's last collected candidate
+  const Candidate<T>* most_collected_;  // the list absorbs candidates before `next_` is past it
+  bool second_;                         // whether the query belongs to the second box of the group
+  bool query_rests_;                    // whether any query has a rounding error
+  Candidate<T> last_;                   // the last neighbour that earlier searches found
+  int first_, count_;                   // the neighbours of this search: their place among all, and their number
+  int self_row_, tile_begin_, tile_count_;
   uint32_t images_, query_;
 };
 
-template <int W, int K, typename From, typename T, bool Repeated = false>
+// rows: the staged sources. Padding rows remain unset.
+template <int W, typename From, typename T>
+__global__ void stage_rows(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,
+                           StagedRow<W, T>* rows) {
+  const int64_t row = thread_index();
+  if (row >= problem.sources.num()) return;
+  const Staging<W, From, T> staging(*scale);
+  StagedRow<W, T> staged;
+  staging.point(problem.sources, static_cast<uint32_t>(row), staged.x);
+  staged.row_plus_one = static_cast<uint32_t>(row) + 1;
+  T errors[W];
+  if (*problem.wrapped != 0 && staging.find_rests(problem.sources, static_cast<uint32_t>(row), errors))
+    staged.row_plus_one |= has_rests;
+  rows[row] = staged;
+}
+
+// again: the queries to answer; empty: all queries of the problem.
+template <int W, int K, typename From, typename T, bool Repeated, bool Keyed>
 __global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, K, T>))
-    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,
-                 const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops,
+    search_short(const __grid_constant__ Problem<From> problem, const StagedRow<W, T>* rows, const Scale<W, T>* scale,
+                 const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops, Unanswered again,
                  Unanswered unanswered) {
-  int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
-  int width = queries_per_warp(problem.count(), problem.sources.num());
-  if (warp * width >= problem.count()) return;  // before it reads the scale: there may be more warps than groups
+  const int width = queries_per_warp(problem.count(), problem.sources.num());
+  const auto groups = static_cast<uint32_t>(again.count ? *again.count : (problem.count() + width - 1) / width);
+  const auto warp = static_cast<uint32_t>(thread_index() / warp_size), warps = gridDim.x * blockDim.x / warp_size;
+  if (warp >= groups) return;  // before it reads the scale: there may be more warps than groups
   JZTREE_COUNT("warp");
-  ShortSearch<W, K, From, T, Repeated> search(problem, *scale, limits,
-                                              dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
-  for (int64_t first = warp * width; first < problem.count(); first += warps * width) {
+  ShortSearch<W, K, From, T, Repeated, Keyed> search(problem, rows, *scale, limits,
+                                                     dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
+  for (uint32_t group = warp; group < groups; group += warps) {
     JZTREE_COUNT("answer");
-    unsigned imprecise = search.answer(first, width);
+    const int64_t first = again.count ? again.first[group] : static_cast<int64_t>(group) * width;
+    const unsigned lanes = again.count ? again.lanes[group] : all_lanes >> (warp_size - width);
+    unsigned imprecise = search.answer(first, lanes);
     if (imprecise != 0 && lane_index() == 0) unanswered.add(first, imprecise);
   }
 }

@@ -16,21 +16,28 @@ constexpr int short_search_threads = 32;
 template <int W, int K, typename T>
 constexpr int short_search_blocks = (W > 4 || K > 16 ? 12 : 16) - (sizeof(T) > sizeof(float) ? 4 : 0);
 
-// When a lane has collected more candidates than this, all lanes absorb a batch. A larger value needs fewer batches,
-// but radii stay wide for longer. Of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the
-// emulator on 100,000 uniform points, k = 8 and 16).
-template <int K, typename T>
-constexpr int patience = LaneList<K, T>::batch * 3 / 2;
+// When a lane has collected more candidates than the list's `patience`, all lanes absorb a batch. A larger value needs
+// fewer batches, but radii stay wide for longer. Of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted
+// with the emulator on 100,000 uniform points, k = 8 and 16).
 
 // Candidates of one warp that are not yet in the lists: columns of 32, one candidate per lane, with space for one more
 // block.
-template <int K, typename T>
-constexpr int collected_columns = patience<K, T> + LaneList<K, T>::batch;
+template <typename List>
+constexpr int collected_columns = List::patience + List::block;
 
+// A row with its staged coordinates, in global memory and in the tile.
 template <int W, typename T>
-struct alignas(16) TilePoint {
+struct alignas(16) StagedRow {
   uint32_t row_plus_one;
   T x[W];
+};
+// Added to the row if its position has a rounding error (Staging::find_rests).
+constexpr uint32_t has_rests = 1u << 31;
+
+// The boxes of a group, for the test of rows.
+template <int W, typename T>
+struct alignas(16) RowBoxes {
+  T centre[2][W], half[2][W];
 };
 
 // Space for the rest of a block and for the rows of one leaf after it.
@@ -40,16 +47,16 @@ constexpr int tile_points = 2 * warp_size;
 template <int W, typename From, typename T>
 struct alignas(16) ShortFrame {
   Group<W, 2, T> group;
-  T plain2;
+  RowBoxes<W, T> boxes;
   Staging<W, From, T> staging;
 };
 
 // Shared memory of one warp, in bytes.
-template <int W, int K, typename T>
+template <int W, typename List, typename T>
 constexpr int64_t short_search_bytes(int planes) {
-  int64_t bytes =
-      static_cast<int64_t>(sizeof(ShortFrame<W, T, T>)) + tile_points * static_cast<int64_t>(sizeof(TilePoint<W, T>)) +
-      warp_size * collected_columns<K, T> * static_cast<int64_t>(sizeof(Candidate<T>)) + LaneList<K, T>::bytes;
+  int64_t bytes = static_cast<int64_t>(sizeof(ShortFrame<W, T, T>)) +
+                  tile_points * static_cast<int64_t>(sizeof(StagedRow<W, T>)) +
+                  warp_size * collected_columns<List> * static_cast<int64_t>(sizeof(Candidate<T>)) + List::bytes;
   return (bytes + stack_entries(planes) * static_cast<int64_t>(sizeof(StackEntry<T>)) + 15) / 16 * 16;
 }
 

@@ -66,14 +66,11 @@ class Staging {
                                     : T{0};
   }
 
-  __device__ __forceinline__ void box(const TreeView<From>& tree, uint32_t node, T* low, T* high) const {
-    const From* lower = tree.lower + static_cast<int64_t>(node) * dims_of<W>(tree);
-    const From* upper = tree.upper + static_cast<int64_t>(node) * dims_of<W>(tree);
-#pragma unroll
-    for (int d = 0; d < W; ++d) {
-      low[d] = d < dims_of<W>(tree) ? static_cast<T>(lower[d]) * factor_ : T{0};
-      high[d] = d < dims_of<W>(tree) ? static_cast<T>(upper[d]) * factor_ : T{0};
-    }
+  // One dimension of the box of a node.
+  __device__ __forceinline__ void side(const TreeView<From>& tree, uint32_t node, int d, T* low, T* high) const {
+    const int64_t place = static_cast<int64_t>(node) * dims_of<W>(tree) + d;
+    *low = d < dims_of<W>(tree) ? static_cast<T>(tree.lower[place]) * factor_ : T{0};
+    *high = d < dims_of<W>(tree) ? static_cast<T>(tree.upper[place]) * factor_ : T{0};
   }
 
  private:
@@ -103,11 +100,13 @@ class Staging {
 // The boxes that cover a group of queries.
 template <int W, int Boxes, typename T>
 struct alignas(16) Group {
-  T low[Boxes][W], high[Boxes][W];
+  T low[Boxes][W], high[Boxes][W], half[Boxes][W];
   T around[W];  // the period, reduced by the possible rounding of a distance around the boundary
   // Up to this squared distance from a box, sources are nearest straight, not around the boundary. Negative: no such
   // distance.
   T straight2;
+  // The same for sources that are nearest through a single image, straight or not.
+  T single2;
 
   __device__ __forceinline__ explicit Group(const Scale<W, T>& scale) {
 #pragma unroll
@@ -145,35 +144,33 @@ struct alignas(16) Group {
     }
   }
 
-  // The distance of [from, to] from a box in one dimension, the shorter way; negative if they overlap. This equals
-  // interval_gap, but without the period minus the longer interval, which is a gap only if the two overlap.
-  __device__ __forceinline__ T gap(int box, int d, T from, T to, bool* is_around = nullptr) const {
-    T right = from - high[box][d], left = low[box][d] - to;
-    T straight = std::fmax(right, left), other = std::fmin(right, left) + around[d];
-    if (is_around) *is_around |= other < straight;
-    return std::fmin(straight, other);
+  // The distance of x from a box in one dimension, the shorter way; negative inside. This equals interval_gap, but
+  // without the period minus the longer interval, which is a gap only if the two overlap.
+  __device__ __forceinline__ T gap(int box, int d, T x) const {
+    const T right = x - high[box][d], left = low[box][d] - x;
+    return std::fmin(std::fmax(right, left), std::fmin(right, left) + around[d]);
   }
 
-  // Set `straight2`, after all boxes are set.
-  __device__ __forceinline__ void find_straight() {
-    T nearest = std::numeric_limits<T>::infinity();
+  // Set the other members, after all boxes are set.
+  __device__ __forceinline__ void complete() {
+    T nearest = std::numeric_limits<T>::infinity(), free = nearest;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       bool open = around[d] == std::numeric_limits<T>::infinity();
-      for (int box = 0; box < Boxes; ++box)
+      for (int box = 0; box < Boxes; ++box) {
         if (!open) nearest = std::fmin(nearest, std::fmin(low[box][d], around[d] - high[box][d]));
+        half[box][d] = std::fmax(high[box][d] / 2 - low[box][d] / 2, T{0});
+        free = std::fmin(free, around[d] / 2 - 2 * half[box][d]);
+      }
     }
     straight2 = nearest > 0 ? nearest * nearest * below_one<T> : T{-1};
+    single2 = free > 0 ? free * free * below_one<T> : T{-1};
   }
 
-  // The same as `gap` for sources that are nearest straight.
-  __device__ __forceinline__ T straight_gap(int box, int d, T from, T to) const {
-    return std::fmax(from - high[box][d], low[box][d] - to);
-  }
-
-  // Half the width of a box.
-  __device__ __forceinline__ T reach(int box, int d) const {
-    return std::fmax(high[box][d] / 2 - low[box][d] / 2, T{0});
+  // Whether sources up to a squared distance are nearest straight. nearest: their smallest distance around the
+  // boundary.
+  __device__ __forceinline__ bool is_straight(T distance2, T nearest) const {
+    return distance2 <= single2 && nearest > 0 && nearest * nearest * below_one<T> > distance2;
   }
 };
 
@@ -215,8 +212,15 @@ struct alignas(sizeof(T) == sizeof(float) ? 16 : 8) StackEntry {
   uint32_t node, plane, last;
 };
 
-// In each plane, a node leaves at most 32 nodes and one entry for the remaining ones.
-JZTREE_BOTH constexpr int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
+// In each plane above the leaves, a node leaves at most 32 nodes and one entry for the remaining ones. Leaves are not
+// pushed.
+JZTREE_BOTH constexpr int64_t stack_entries(int planes) { return (warp_size + 1) * (int64_t{planes} - 1) + 2; }
+
+// The rows of a leaf that are not processed yet.
+struct LeafRows {
+  uint32_t row = 0, end = 0, node = 0;
+  bool straight = true;  // whether all rows within the bound are nearest straight, not around the boundary
+};
 
 // All lanes hold the same values and do the same, except for the nodes that they test.
 template <int W, int Boxes, typename From, typename T>
@@ -233,33 +237,33 @@ class WarpWalk {
   }
 
   // Find the rows of the next leaf that may hold needed candidates. Returns false after the last such leaf.
-  __device__ __forceinline__ bool next_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
-    {
-      JZTREE_COUNT("pick leaf");
-      if (pick_leaf(wanted, begin, end)) return true;
-    }
-    do {
+  __device__ __forceinline__ bool next_leaf(const Wanted<Boxes, T>& wanted, LeafRows* leaf) {
+    while (!pick_leaf(wanted, leaf)) {
       do {
         if (size_ == 0) return false;
       } while (!look_below(wanted));
-      JZTREE_COUNT("pick leaf after a look");
-    } while (!pick_leaf(wanted, begin, end));
+    }
     return true;
   }
 
  private:
   static constexpr unsigned none = 0xffffffffu;
+  static constexpr uint32_t not_straight = 1u << 31;  // added to the end of the rows of a node
 
   // The nearest of the leaves that the lanes hold.
-  __device__ __forceinline__ bool pick_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
+  __device__ __forceinline__ bool pick_leaf(const Wanted<Boxes, T>& wanted, LeafRows* leaf) {
+    JZTREE_COUNT("pick leaf");
     if (!(nearest_ < wanted.worst)) order_ = none;
     unsigned first = warp_min_word(order_);
     if (first == none) return false;
     JZTREE_COUNT("leaf");
     int lane = static_cast<int>(first & (warp_size - 1));
     if (lane == lane_index()) order_ = none;
-    *begin = __shfl_sync(all_lanes, begin_, lane);
-    *end = __shfl_sync(all_lanes, end_, lane);
+    leaf->row = __shfl_sync(all_lanes, begin_, lane);
+    const uint32_t end = __shfl_sync(all_lanes, end_, lane);
+    leaf->end = end & ~not_straight;
+    leaf->straight = end == leaf->end;
+    leaf->node = node_ + static_cast<uint32_t>(lane);
     return true;
   }
 
@@ -285,6 +289,7 @@ class WarpWalk {
       ++size_;
       __syncwarp();  // leaves are not pushed, so all lanes may read this entry next
     }
+    node_ = first;
     uint32_t node = first + static_cast<uint32_t>(lane_index());
     look_at(plane, node, node < last, wanted);
     if (plane > 0) push(plane, node);
@@ -324,28 +329,39 @@ class WarpWalk {
   __device__ __forceinline__ void look_at(int plane, uint32_t node, bool exists, const Wanted<Boxes, T>& wanted) {
     nearest_ = no_candidate<T>();
     T near2 = std::numeric_limits<T>::infinity();
-    const bool straight = wanted.worst.distance2() <= group_.straight2;
     if (exists) {
+      const Group<W, Boxes, T> group = group_;
+      const bool straight = wanted.worst.distance2() <= group.straight2;
+      T around = std::numeric_limits<T>::infinity(), least2 = around, gaps2[Boxes] = {}, nears2[Boxes] = {};
       begin_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane)]);
       end_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane) + 1]);
-      T low[W], high[W], least2 = std::numeric_limits<T>::infinity();
-      staging_.box(tree_, node, low, high);
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        T low, high;
+        staging_.side(tree_, node, d, &low, &high);
+#pragma unroll
+        for (int box = 0; box < Boxes; ++box) {
+          const T right = low - group.high[box][d], left = group.low[box][d] - high;
+          T gap = std::fmax(right, left);
+          if (!straight) {
+            const T gap_around = std::fmin(right, left) + group.around[d];
+            around = std::fmin(around, gap_around);
+            gap = std::fmin(gap, gap_around);
+          }
+          T centre_gap = std::fmax(gap + group.half[box][d], T{0});
+          gap = std::fmax(gap, T{0});
+          gaps2[box] += gap * gap;
+          nears2[box] += centre_gap * centre_gap;
+        }
+      }
 #pragma unroll
       for (int box = 0; box < Boxes; ++box) {
-        T gaps2 = 0, nears2 = 0;
-#pragma unroll
-        for (int d = 0; d < W; ++d) {
-          T gap = straight ? group_.straight_gap(box, d, low[d], high[d]) : group_.gap(box, d, low[d], high[d]);
-          T centre_gap = std::fmax(gap + group_.reach(box, d), T{0});
-          gap = std::fmax(gap, T{0});
-          gaps2 = d == 0 ? gap * gap : gaps2 + gap * gap;
-          nears2 = d == 0 ? centre_gap * centre_gap : nears2 + centre_gap * centre_gap;
-        }
-        gaps2 *= below_one<T>;
-        if (gaps2 <= wanted.worst2[box]) least2 = std::fmin(least2, gaps2);
-        near2 = std::fmin(near2, nears2);
+        gaps2[box] *= below_one<T>;
+        if (gaps2[box] <= wanted.worst2[box]) least2 = std::fmin(least2, gaps2[box]);
+        near2 = std::fmin(near2, nears2[box]);
       }
       if (end_ > begin_) nearest_ = Candidate<T>::make(least2, begin_ + 1);
+      if (!straight && !group.is_straight(wanted.worst.distance2(), around)) end_ |= not_straight;
     }
     order_ = nearest_ < wanted.worst ? order_word(near2) : none;
   }
@@ -381,6 +397,7 @@ class WarpWalk {
   Candidate<T> nearest_;
   unsigned order_;
   uint32_t begin_, end_;
+  uint32_t node_;  // that of lane 0
 };
 
 // q_rest, x_rest: the rounding errors of wrapped positions; null: none.
