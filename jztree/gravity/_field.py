@@ -68,11 +68,12 @@ def potential(
 ) -> jax.Array:
     """Compute the gravitational potential at each particle, due to all other particles or those of its group.
 
-    99.9 % of the potentials have a relative error of at most ``error``; in one dimension, and for particles on a line,
-    of at most twice that. Without groups, a periodic box contains all images of each particle, also of the particle
-    itself, and the mean density is subtracted (Hernquist, Bouchet & Suto 1991, ApJS 75, 231). Such a potential is about
-    0, so its errors are relative to the sum of m / r over the nearest images, which is 2.38 M / L in a homogeneous cube
-    of mass M and side L. Other sums over up to 512 particles are direct, in float64, and larger ones use a tree.
+    99.9 % of the potentials have a relative error of at most ``error``. In one dimension, and for particles on lines,
+    curves, grids or in needles, where errors do not cancel, it may be three times that. Without groups, a periodic box
+    contains all images of each particle, also of the particle itself, and the mean density is subtracted (Hernquist,
+    Bouchet & Suto 1991, ApJS 75, 231). Such a potential is about 0, so its errors are relative to the sum of m / r over
+    the nearest images, which is 2.38 M / L in a homogeneous cube of mass M and side L. Other sums over up to 512
+    particles are direct, in float64, and larger ones use a tree.
 
     On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
@@ -133,10 +134,11 @@ def acceleration(
 ) -> jax.Array:
     """Compute the gravitational acceleration of each particle, due to all other particles or those of its group.
 
-    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``. Without groups, a
-    periodic box contains all images of each particle, and the mean density is subtracted (Hernquist, Bouchet & Suto
-    1991, ApJS 75, 231). If the terms of an acceleration cancel almost completely, its error may be larger. Sets and
-    groups of up to 512 particles are summed directly in float64, larger ones and periodic boxes with a tree.
+    In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``; of particles on
+    lines and curves, 90 %. Without groups, a periodic box contains all images of each particle, and the mean density is
+    subtracted (Hernquist, Bouchet & Suto 1991, ApJS 75, 231). If the terms of an acceleration cancel almost completely,
+    its error may be larger. Sets and groups of up to 512 particles are summed directly in float64, larger ones and
+    periodic boxes with a tree.
 
     On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.

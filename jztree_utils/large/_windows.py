@@ -25,8 +25,8 @@ _MARGIN = 5.0  # linking lengths around groups
 _FEWEST = 100  # particles of a window without groups, enough for a search of neighbours
 _COLUMN, _LIST = "column ", "list "  # beginnings of the names of columns in the results of steps
 _TOO_DENSE = (
-    "A group needs {rows:,} particles in and around it, but memory holds only {capacity:,} for such searches; give "
-    "more memory."
+    "The thinnest interval along the axis with a group and its surroundings has up to {rows:,} particles, but memory "
+    "holds only {capacity:,} for such searches; give more memory."
 )
 
 
