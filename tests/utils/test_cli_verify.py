@@ -111,6 +111,14 @@ def test_an_error_in_a_column_of_subhaloes_is_found(
         result = changed(catalogue, folder, column.replace("subhaloes", "Subhaloes"), plant)
         assert cli.main(["verify", str(result), snapshot, "-q"]) == 2
         assert "subhaloes" in capsys.readouterr().err, column
+    for name, change in (("Subhaloes/vmax", lambda rows: rows.__setitem__(0, np.nan)), ("Members/id", swap_first)):
+        result = changed(catalogue, folder, name, change)
+        assert cli.main(["verify", str(result), snapshot, "-q"]) == 2
+        assert "its subhaloes have faults" in capsys.readouterr().err, name
+
+
+def swap_first(rows: np.ndarray) -> None:
+    rows[[0, 1]] = rows[[1, 0]]
 
 
 def test_columns_without_a_check_are_named(

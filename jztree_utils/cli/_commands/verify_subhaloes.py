@@ -51,6 +51,7 @@ def verify_subhaloes(
         hubble=hubble_constant(header, gravity, [snapshot.ptype for snapshot in snapshots]),
         scale_factor=header.scale_factor,
         internal_energy=np.concatenate([_internal_energies(snapshot) for snapshot in snapshots])[rows],
+        is_ordered=True,
         samples=args.samples,
     )
     wrong = np.flatnonzero(ids[columns["most_bound"]] != columns["most_bound_id"]) if len(ids) else ()
