@@ -118,7 +118,7 @@ def order_by_binding(group: np.ndarray, subhalo: np.ndarray, energy: np.ndarray)
         ``(n,)`` rows: group after group, and in each group one subhalo after the other and the particles of no subhalo
         last. The most bound particle of each subhalo comes first. Particles of no group come last.
     """
-    last = np.iinfo(np.int64).max
+    last = np.int64(np.iinfo(np.int64).max)
     keys = [np.where(np.asarray(key) < 0, last, key) for key in (subhalo, group)]
     return np.lexsort((energy, *keys))
 
