@@ -123,7 +123,7 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _as_floats(gathered: jax.Array, dtype: np.dtype[Any]) -> list[tuple[jax.Array, jax.Array]]:
-    """Return lower and upper corners of the first type and of all joined types, from each rank's `_as_integers`."""
+    """Return lower and upper corners of the first type and of the joined types, from each rank's `_as_integers`."""
 
     def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)

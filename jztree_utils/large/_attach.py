@@ -1,7 +1,7 @@
 """Particles of other types join the group of the nearest linked particle, with only a part of both in memory.
 
 The attached particles are read in chunks along the axis. Each chunk searches the slabs of linked particles, the nearest
-slab first, with those of its particles that may have a nearer neighbour there. The sources of each search include the
+slab first, with the particles that may have a nearer neighbour there. The sources of each search include the
 nearest particles from earlier slabs. So the search decides between slabs like a search in memory: by distances in the
 dtype of the positions, and at equal distance by the z-order.
 
@@ -163,7 +163,7 @@ class Attachment:
     def _search_nearest(self, pos: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the distance and the row in ``sources`` of the nearest one within the limit; otherwise the row is -1.
 
-        Two masked points, at the corners of all linked particles, give the search the z-order of a search in memory.
+        Two masked points, at the corners of the linked particles, give the search the z-order of a search in memory.
         """
         search = self._search
         positions = np.concatenate([sources["pos"], [self._linked.lower, self._linked.upper]], dtype=search.dtype)

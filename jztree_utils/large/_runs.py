@@ -23,7 +23,7 @@ def padded(rows: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def capacity_for(num: int) -> int:
-    """Return a capacity, of which there are few, because each is compiled: four from a power of two to the next."""
+    """Return one of few capacities, because each is compiled: there are four from a power of two to the next."""
     step = max(_FEWEST, 1 << max(num - 1, 0).bit_length() >> 3)
     return max(-(-num // step), 1) * step
 

@@ -24,7 +24,7 @@ class Search:
     """A search for groups.
 
     Attributes:
-        pieces: The particles of all types, the linked type first.
+        pieces: The particles of every type, the linked type first.
         nums: Number of particles of each type.
         rlink: The linking length.
         box: ``(d,)`` periodic lengths, 0 where open.
@@ -35,7 +35,7 @@ class Search:
         team: The devices.
         quiet: Whether to report no progress.
         by_id: Whether groups of equal size and the particles of each group are in the order of identifiers (of rows, if
-            there are none) instead of the z-order.
+            particles have none) instead of the z-order.
         keep: Whether to keep all particles in files that are sorted along the axis.
         check: Called with the corners ``(2, d)`` of the bounding box of each run; it may raise an error.
         limit: Largest distance of an attached particle to the nearest linked one; infinite for no limit.
@@ -167,7 +167,7 @@ class Search:
         return len(self.nums) > 1
 
     def type_of(self, rows: Any) -> Any:
-        """Return the number of the type of rows of all particles, 0 for the linked type."""
+        """Return the number of the type of each row of `pieces`, 0 for the linked type."""
         return np.searchsorted(np.cumsum(self.nums), rows, side="right")
 
     @property
@@ -193,7 +193,7 @@ class Search:
                 yield steps.result(f"{name}{number}")
 
     def each(self, task: str, total: int, work: Callable[[int], Iterator[tuple[int, str]]]) -> None:
-        """Do the steps of all shares in a pass; see `Team.each`. Other tasks than `passes` belong to the last one."""
+        """Do the steps of every share in a pass; see `Team.each`. Other tasks than `passes` belong to the last one."""
         passes = self.passes
         number = passes.index(task) + 1 if task in passes else len(passes)
         self.team.each(f"pass {number} of {len(passes)}, {task}", total, self.shares, work, quiet=self.quiet)

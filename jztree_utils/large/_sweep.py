@@ -2,10 +2,10 @@
 
 1. Runs: ranges of rows, each sorted along one axis, go to files.
 2. Slabs: the runs are merged along the axis. Each slab is grouped together with the *surface*: the particles of earlier
-   slabs within one linking length of all later particles. So any two linked particles are together in one search, which
+   slabs within one linking length of later particles. So any two linked particles are together in one search, which
    decides from the original positions, as a search in memory does.
 3. Each share of the slabs is swept alone. Then its last surface is grouped with the first particles of the next share,
-   and, if the axis is periodic, the last surface of all with the first particles along the axis.
+   and, if the axis is periodic, the surface of the last share with the first particles along the axis.
 
 The key of a group in a slab is the smallest row of its particles in the slab. If a group reaches several slabs, it has
 several keys, which pairs of keys join: a union-find over groups at surfaces, not over particles.
@@ -93,7 +93,7 @@ def _resolve(keys: np.ndarray, ascending: np.ndarray, roots: np.ndarray) -> np.n
 
 
 def find_groups(search: Search) -> Joined:
-    """Write the key of each particle to files, one per range of rows and share, and return the groups of all keys."""
+    """Write the key of each particle to files, one per range of rows and share, and return their groups."""
     axis, num = sort_into_runs(search), search.nums[0]
     first_attached = int(np.searchsorted(search.starts, num))
     runs = Runs(search, axis, range(first_attached))

@@ -38,10 +38,10 @@ class Window:
         particles: Records with the properties of `jztree.data.ParticleData`, the ``group`` in the catalogue (the number
             of groups if the particle is in none, or in one with particles outside the window) and the ``row``. They are
             in the order of a search in memory.
-        types: ``(n,)``, the number of the type of each of these particles, 0 for the linked type.
+        types: ``(n,)``, the number of the type of each row of `particles`, 0 for the linked type.
         others: Records of the particles of each further type.
         groups: ``(g,)``, the groups whose results the window gives, ascending.
-        num_groups: The number of all groups.
+        num_groups: The total number of groups.
     """
 
     particles: np.ndarray

@@ -40,7 +40,7 @@ def subhaloes(
 ) -> Verification:
     """Check the subhaloes of `jztree.subhaloes`.
 
-    The counts and the hierarchy of all subhaloes are checked. In a sample, particles are bound in the frame of their
+    The counts and the hierarchy of every subhalo are checked. In a sample, particles are bound in the frame of their
     subhalo, ``pos`` and ``most_bound`` have the lowest potential and energy, and sums agree with the particles.
     Energies are compared up to 1 %. Missing subhaloes, and parents that are wrong but form a hierarchy, are not found.
 

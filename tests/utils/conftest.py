@@ -76,7 +76,7 @@ def use_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture(scope="module")
 def one_device_in_fixtures() -> Iterator[None]:
-    """Make the command line use one device in this module and its fixtures, instead of all devices of the process."""
+    """Make the command line use one device in this module and its fixtures, instead of every device of the process."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         _use_devices(monkeypatch, 1)
         yield

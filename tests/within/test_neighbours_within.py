@@ -223,7 +223,7 @@ def test_lists_on_several_devices_equal_those_of_one(name: str, ndev: int) -> No
 
 
 def assert_same(result: Any, here: Any, counts: np.ndarray) -> None:
-    """Assert that the joined lists of all ranks' queries, ``counts`` on each, equal the lists of one device."""
+    """Assert that the joined lists of the queries on all ranks, ``counts`` on each, equal the lists of one device."""
     numbers = joined(jax.vmap(jnp.diff)(result.splits), counts)
     np.testing.assert_array_equal(numbers, np.diff(here.splits))
     lengths = np.asarray(result.splits)[:, -1]

@@ -24,7 +24,7 @@ _NUMBER = "number of the group"  # a name that no other column has
 
 @dataclass
 class WindowProperties:
-    """Computes the properties and the subhaloes of groups in a window as a search in memory does for all particles.
+    """Computes the properties and the subhaloes of groups in a window, equal to the results of a search in memory.
 
     Attributes:
         options: The options of the properties.

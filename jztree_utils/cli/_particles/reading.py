@@ -151,7 +151,7 @@ def read_particles(
 
 
 def common_properties(snapshots: list[io.Snapshot], optional: tuple[str, ...]) -> list[str]:
-    """Return the names of positions and of those ``optional`` properties that all types have."""
+    """Return the names of positions and of the ``optional`` properties that every type has."""
     in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
     return [name for name in snapshots[0].present(("pos",), optional) if name in in_all and name != "internal_energy"]
 
