@@ -1,4 +1,4 @@
-"""The number of waits of a call for the GPU, counted by the emulator."""
+"""The numbers of waits of a call for the GPU, and of its launches, counted by the emulator."""
 
 import ctypes
 import functools
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jztree as jz
 from jztree import fof, kernels, knn, tree
 from jztree.data import ParticleData
 from native import test_kernels
@@ -53,12 +54,12 @@ def in_z_order() -> tuple[ParticleData, tree.TreeHierarchy]:
     return tree.zsort_and_tree(PART)
 
 
-def waits(call: Callable[[], Any]) -> int:
-    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+def counted(call: Callable[[], Any], counter: str = "jztree_emulator_waits") -> int:
+    count = getattr(ctypes.CDLL(kernels.native_info()["cpu_library"]), counter)
     jax.block_until_ready(call())
-    library.jztree_emulator_waits()
+    count()
     jax.block_until_ready(call())
-    return library.jztree_emulator_waits()
+    return count()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def waits(call: Callable[[], Any]) -> int:
     ],
 )
 def test_number_of_waits_on_one_gpu(call: Callable[[], Any], maximum: int) -> None:
-    assert waits(call) == maximum
+    assert counted(call) == maximum
 
 
 @pytest.mark.parametrize(
@@ -93,4 +94,24 @@ def test_number_of_waits_on_one_gpu(call: Callable[[], Any], maximum: int) -> No
 )
 def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[str, Any], maximum: int) -> None:
     mapped = function.smap(devices.mesh_of(RANKS), jit=True)
-    assert waits(lambda: mapped(PARTS, length, 1.0, **others)) == maximum * RANKS
+    assert counted(lambda: mapped(PARTS, length, 1.0, **others)) == maximum * RANKS
+
+
+# 125 leaves in 3 planes, of which the upper two take one launch together.
+MANY = RNG.random((3000, 3), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "maximum"),
+    [
+        (lambda: tree.zsort_and_tree.jit(jz.data.Pos(pos=MANY), boxsize=1.0), 18),
+        (lambda: jz.nearest.jit(MANY, 8, boxsize=1.0), 30),
+        (lambda: jz.group_labels.jit(MANY, 0.02, boxsize=1.0), 28),
+        (lambda: jz.count_within.jit(MANY, 0.05, boxsize=1.0), 25),
+        (lambda: jz.kernel_sums.jit(MANY, 0.05, boxsize=1.0), 43),
+        # 12 rounds of 6 launches.
+        (lambda: jz.spanning_tree.jit(MANY, boxsize=1.0), 118),
+    ],
+)
+def test_number_of_kernels_copies_and_fills_on_one_gpu(call: Callable[[], Any], maximum: int) -> None:
+    assert 0 < counted(call, "jztree_emulator_operations") <= maximum

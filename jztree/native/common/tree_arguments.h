@@ -8,9 +8,6 @@
 
 namespace jztree {
 
-// More planes than 2^31 rows can have: each plane has at most about half the nodes of the plane below.
-constexpr int most_planes = 32;
-
 // The kernel `tree_fits` checks whether the numbers in a hierarchy belong to the particles. All other kernels rely on
 // this check.
 template <int D, typename T>
@@ -29,10 +26,7 @@ struct Tree {
         splits(in.argument<int32_t>(of + "splits", {layout.splits()})),
         particle_splits(in.argument<int32_t>(of + "particle_splits", {layout.splits()})),
         lower(in.argument<T>(of + "lower", {layout.nodes(), D})),
-        upper(in.argument<T>(of + "upper", {layout.nodes(), D})) {
-    if (layout.planes() < 1 || layout.planes() > most_planes)
-      throw Refusal("a hierarchy must have 1 to " + std::to_string(most_planes) + " planes.");
-  }
+        upper(in.argument<T>(of + "upper", {layout.nodes(), D})) {}
 };
 
 }  // namespace jztree

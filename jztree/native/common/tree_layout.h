@@ -8,9 +8,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "arguments.h"
+
 namespace jztree {
+
+// More planes than 2^31 rows can have: each plane has at most about half the nodes of the plane below.
+constexpr int most_planes = 32;
 
 struct TreeLayout {
   std::vector<int64_t> sizes;   // number of nodes in each plane
@@ -26,6 +32,8 @@ struct TreeLayout {
       start += sizes.back();
     }
     starts.push_back(start);
+    if (planes() < 1 || planes() > most_planes)
+      throw Refusal("a hierarchy must have 1 to " + std::to_string(most_planes) + " planes.");
   }
 
   int planes() const { return static_cast<int>(sizes.size()); }

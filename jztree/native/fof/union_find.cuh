@@ -84,11 +84,17 @@ struct UnionFind {
     return false;
   }
 
+  // The root of a row in launches without joins.
+  __device__ int32_t settled_root(int64_t row) const {
+    int32_t root = static_cast<int32_t>(row);
+    for (int32_t up = ancestor(root); up != root; up = ancestor(root)) root = up;
+    return root;
+  }
+
   // Link a row directly to its root, and return the root. Only for launches without joins in which every thread links
   // only its own row.
   __device__ int32_t settle(int64_t row) const {
-    int32_t root = static_cast<int32_t>(row);
-    for (int32_t up = ancestor(root); up != root; up = ancestor(root)) root = up;
+    const int32_t root = settled_root(row);
     store_relaxed(parents + row, root);
     return root;
   }

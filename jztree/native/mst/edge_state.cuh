@@ -39,16 +39,17 @@ struct EdgeState {
   const int32_t* near;
   int64_t k;
   UnionFind joined;
-  UnionFind certain;  // the rank's particles that certain edges join; null if all particles are in the tree
-  int32_t* set;       // [row], the smallest row of its set
-  int32_t* nodes;     // [node], the set of its rows, or many_sets
-  int32_t* to;        // [row], the other end of its lightest known edge to another set; -1: none
-  uint8_t* sure;      // [row], whether its edge `to` is surely the lightest one to another set
-  uint8_t* absent;    // [row], whether the row takes no part in the rounds, because an equal point represents it
-  double* floor;      // [row], a weight below which it has no edge to another set
-  double* core;       // [row], weight of the core distance; null: Euclidean lengths
-  uint64_t* least;    // [set], bits of the least weight of an edge to another set
-  uint64_t* pair;     // [set], the least pair of rows of such an edge with this weight
+  UnionFind certain;     // the rank's particles that certain edges join; null if all particles are in the tree
+  int32_t* set;          // [row], the smallest row of its set
+  int32_t* nodes;        // [node], the set of its rows, or many_sets
+  int32_t* to;           // [row], the other end of its lightest known edge to another set; -1: none
+  uint8_t* sure;         // [row], whether its edge `to` is surely the lightest one to another set
+  uint8_t* absent;       // [row], whether the row takes no part in the rounds, because an equal point represents it
+  double* floor;         // [row], a weight below which it has no edge to another set
+  double* core;          // [row], weight of the core distance; null: Euclidean lengths
+  uint64_t* least;       // [set], bits of the least weight of an edge to another set
+  uint64_t* next_least;  // [set], the same in the next round
+  uint64_t* pair;        // [set], the least pair of rows of such an edge with this weight
   uint64_t* unknown;  // [set], bits of a weight: edges to particles outside the tree weigh more; null: there are none
   uint64_t* weights;  // [edge], bits
   uint64_t* pairs;    // [edge]

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "common/cuda/context.cuh"
+#include "common/cuda/planes.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/wrapped.cuh"
 #include "edge_state.cuh"
@@ -46,6 +48,7 @@ __global__ void begin_rows(EdgeState<D, T> sets, int64_t edges) {
   sets.sure[row] = sets.absent[row] = 0;
   sets.floor[row] = 0;
   sets.pair[row] = sets.least[row] = no_pair;
+  sets.next_least[row] = bits_of_weight(no_weight);
   if (sets.core) sets.core[row] = sets.setup->rule.weight(sets.pos(row), sets.in.core_of(row));
 }
 
@@ -83,15 +86,41 @@ __global__ void leave_represented(EdgeState<D, T> sets) {
   if (certain && sets.unknown) sets.certain.unite(static_cast<int32_t>(row), local_row);
 }
 
-// Find the sets of rows, and forget the edges of the last round.
+// Find the set of a row, and forget the pair of the last round.
 template <int D, typename T>
-__global__ void label_rows(EdgeState<D, T> sets) {
-  const int64_t row = thread_index();
-  if (row >= sets.num() || sets.is_done()) return;
-  sets.set[row] = sets.joined.settle(row);
-  sets.least[row] = bits_of_weight(no_weight);
+__device__ int32_t label_row(const EdgeState<D, T>& sets, int64_t row) {
   sets.pair[row] = no_pair;
   if (sets.unknown) sets.unknown[row] = bits_of_weight(no_weight);
+  return sets.set[row] = sets.joined.settle(row);
+}
+
+// A bound for the sets of two neighbours in z-order. It is enlarged, because only edges that rows have found themselves
+// may have the least weight.
+template <int D, typename T>
+__device__ void bound_sets(const EdgeState<D, T>& sets, int64_t row, int32_t set_before, int32_t set) {
+  if (row == 0 || set_before == set) return;
+  const double bound = above(sets.weight(row - 1, row) * (1 + 1e-12));
+  sets.offer(set_before, bound);
+  sets.offer(set, bound);
+}
+
+// Label the rows of each leaf and the leaf itself, with one warp per leaf.
+template <int D, typename T>
+__global__ void label_leaves(EdgeState<D, T> sets) {
+  const int64_t leaf = thread_index() / warp_size;
+  if (leaf >= sets.tree.leaves() || sets.is_done()) return;
+  const int64_t first = sets.tree.leaf_row(leaf), end = sets.tree.leaf_row(leaf + 1);
+  int32_t leaf_set = many_sets;
+  for (int64_t begin = first; begin < end; begin += warp_size) {
+    const int64_t row = begin + lane_index();
+    const int32_t set = row < end ? label_row(sets, row) : many_sets;
+    int32_t set_before = __shfl_up_sync(all_lanes, set, 1);
+    if (lane_index() == 0 && row > 0) set_before = sets.joined.settled_root(row - 1);
+    if (row < end) bound_sets(sets, row, set_before, set);
+    if (begin == first) leaf_set = __shfl_sync(all_lanes, set, 0);
+    if (!__all_sync(all_lanes, row >= end || set == leaf_set)) leaf_set = many_sets;
+  }
+  if (lane_index() == 0) sets.nodes[leaf] = leaf_set;
 }
 
 template <int D, typename T>
@@ -101,28 +130,20 @@ __global__ void limit_known(EdgeState<D, T> sets) {
   lower(sets.unknown + sets.set[row], bits_of_weight(sets.setup->rule.beyond(sets.in.known[row])));
 }
 
+// Label a node above the leaves.
 template <int D, typename T>
-__global__ void label_nodes(EdgeState<D, T> sets, int plane) {
-  const int64_t node = sets.tree.starts[plane] + thread_index();
-  if (node >= sets.tree.starts[plane + 1] || sets.is_done()) return;
-  const int32_t* below = plane == 0 ? sets.set : sets.nodes;
-  const int64_t first = plane == 0 ? sets.tree.leaf_row(node) : sets.tree.first_child(plane, node);
-  const int64_t end = plane == 0 ? sets.tree.leaf_row(node + 1) : sets.tree.first_child(plane, node + 1);
-  int32_t set = first < end ? below[first] : many_sets;
-  for (int64_t i = first; i < end; ++i) set = below[i] == set ? set : many_sets;
-  sets.nodes[node] = set;
-}
+struct LabelNode {
+  EdgeState<D, T> sets;
 
-// A bound for the sets of two neighbours in z-order. It is enlarged, because only edges that rows have found themselves
-// may have the least weight.
-template <int D, typename T>
-__global__ void bound_sets(EdgeState<D, T> sets) {
-  const int64_t row = thread_index() + 1;
-  if (row >= sets.num() || sets.is_done() || sets.set[row - 1] == sets.set[row]) return;
-  const double bound = above(sets.weight(row - 1, row) * (1 + 1e-12));
-  sets.offer(sets.set[row - 1], bound);
-  sets.offer(sets.set[row], bound);
-}
+  __device__ void operator()(int plane, int64_t item) const {
+    if (sets.is_done()) return;
+    const int64_t node = sets.tree.starts[plane] + item;
+    const int64_t first = sets.tree.first_child(plane, node), end = sets.tree.first_child(plane, node + 1);
+    int32_t set = first < end ? sets.nodes[first] : many_sets;
+    for (int64_t i = first; i < end; ++i) set = sets.nodes[i] == set ? set : many_sets;
+    sets.nodes[node] = set;
+  }
+};
 
 // If the near particles of a row are all in its set: a lower limit of the weights of edges to other particles that
 // enclosure.h gives, or 0.
@@ -205,14 +226,17 @@ __device__ bool has_least(const EdgeState<D, T>& sets, int64_t row) {
   return !sets.absent[row] && sets.sure[row] && sets.floor[row] == sets.least_of(sets.set[row]);
 }
 
+// before: gets the number of edges before this round adds some.
 template <int D, typename T>
-__global__ void choose_edges(EdgeState<D, T> sets) {
+__global__ void choose_edges(EdgeState<D, T> sets, int32_t* before) {
   const int64_t row = thread_index();
-  if (row >= sets.num() || sets.is_done() || !has_least(sets, row)) return;
-  lower(sets.pair + sets.set[row], sets.rows_of(row, sets.to[row]));
+  if (row == 0) *before = *sets.count;
+  if (row >= sets.num() || sets.is_done()) return;
+  sets.next_least[row] = bits_of_weight(no_weight);
+  if (has_least(sets, row)) lower(sets.pair + sets.set[row], sets.rows_of(row, sets.to[row]));
 }
 
-// If two sets have chosen the same edge, one of them adds it. `before` is the number of edges before this launch.
+// If two sets have chosen the same edge, one of them adds it.
 template <int D, typename T>
 __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   const int64_t row = thread_index();
@@ -328,6 +352,7 @@ EdgeState<D, T> make_state(Queue& queue, const SpanningTree<D, T>& in) {
           in.particles.has_core() ? queue.scratch<double>(n) : nullptr,
           queue.scratch<uint64_t>(n),
           queue.scratch<uint64_t>(n),
+          queue.scratch<uint64_t>(n),
           in.joined ? queue.scratch<uint64_t>(n) : nullptr,
           queue.scratch<uint64_t>(n),
           queue.scratch<uint64_t>(n),
@@ -346,18 +371,17 @@ void begin(Queue& queue, const EdgeState<D, T>& sets, const SpanningTree<D, T>& 
   queue.launch_over(n, leave_represented<D, T>, sets);
 }
 
+// One round. before: memory for a number.
 template <int D, typename T>
-void join_nearest_sets(Queue& queue, const EdgeState<D, T>& sets, int64_t n, int32_t* before) {
+void join_nearest_sets(Queue& queue, const EdgeState<D, T>& sets, const TreeLayout& layout, int64_t n,
+                       int32_t* before) {
   const DeviceTree<D, T>& tree = sets.tree;
-  queue.launch_over(n, label_rows<D, T>, sets);
+  queue.launch_warps(tree.leaves(), label_leaves<D, T>, sets);
   if (sets.unknown) queue.launch_over(n, limit_known<D, T>, sets);
-  for (int plane = 0; plane < tree.planes; ++plane)
-    queue.launch_over(tree.starts[plane + 1] - tree.starts[plane], label_nodes<D, T>, sets, plane);
-  queue.launch_over(n, bound_sets<D, T>, sets);
+  launch_planes(queue, layout, 1, 1, LabelNode<D, T>{sets});
   queue.launch_over(n, offer_edges<D, T>, sets);
   queue.launch_warps(tree.leaves(), EdgeWalk<D, T>::shared_bytes(tree.planes), walk_threads, search_edges<D, T>, sets);
-  queue.launch_over(n, choose_edges<D, T>, sets);
-  queue.copy(before, sets.count, 1);
+  queue.launch_over(n, choose_edges<D, T>, sets, before);
   queue.launch_over(n, join_sets<D, T>, sets, before);
 }
 
@@ -380,11 +404,14 @@ template <int D, typename T>
 void spanning_tree(Queue& queue, const SpanningTree<D, T>& in) {
   const int64_t n = in.n();
   if (n == 0) return;
-  const EdgeState<D, T> sets = make_state(queue, in);
+  EdgeState<D, T> sets = make_state(queue, in);
   auto* before = queue.scratch<int32_t>(1);
   begin(queue, sets, in);
   // Each round at least halves the number of sets.
-  for (int round = 0; round < bits_of(n); ++round) join_nearest_sets(queue, sets, n, before);
+  for (int round = 0; round < bits_of(n); ++round) {
+    std::swap(sets.least, sets.next_least);
+    join_nearest_sets(queue, sets, in.tree.layout, n, before);
+  }
   if (in.edges() > 0) sort_edges(queue, sets, in);
   if (in.joined) queue.launch_over(n, settle_joined, sets.certain, n);
 }

@@ -89,27 +89,27 @@ __global__ void stage_values(const Value* raw, Count num, int64_t columns, RowLe
   value[place] = over_powers(static_cast<double>(raw[place]), h[row], powers, shift);
 }
 
-// Sum the nodes of a plane. parts: values of rows, or sums of the plane below.
-template <typename Value>
-__global__ void add_values(const int32_t* splits, const Value* parts, int64_t nodes, int64_t columns, double* sums) {
-  int64_t place = thread_index(), node = place / columns;
-  if (node >= nodes) return;
-  double sum = 0;
-  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += parts[i * columns + place % columns];
-  sums[place] = sum;
-}
+// The sum of a column over a node. value: of rows.
+struct AddValues {
+  PlaneNodes nodes;
+  const double* value;
+  int64_t columns;
+  double* sums;
+
+  __device__ void operator()(int plane, int64_t item) const {
+    const int64_t node = item / columns, column = item % columns, end = nodes.first_child(plane, node + 1);
+    const double* parts = plane > 0 ? sums : value;
+    double sum = 0;
+    for (int64_t i = nodes.first_child(plane, node); i < end; ++i) sum += parts[i * columns + column];
+    sums[nodes.place(plane, node) * columns + column] = sum;
+  }
+};
 
 // The sums of every node, in the layout of the values.
 template <int D, typename T>
 const double* sum_nodes(Queue& queue, const Tree<D, T>& tree, const double* value, int64_t columns) {
-  const TreeLayout& layout = tree.layout;
-  auto* sums = queue.scratch<double>(layout.nodes() * columns);
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    const size_t level = static_cast<size_t>(plane);
-    const double* parts = plane > 0 ? sums + layout.starts[level - 1] * columns : value;
-    queue.launch_over(layout.sizes[level] * columns, add_values<double>, tree.splits + layout.split_start(plane), parts,
-                      layout.sizes[level], columns, sums + layout.starts[level] * columns);
-  }
+  auto* sums = queue.scratch<double>(tree.layout.nodes() * columns);
+  launch_planes(queue, tree.layout, 0, columns, AddValues{{tree.layout, tree.splits}, value, columns, sums});
   return sums;
 }
 
@@ -121,29 +121,36 @@ __device__ bool are_alike(const From* pos, const RowLengths& h, bool lengths_cou
   return !lengths_count || h[row] == h[second];
 }
 
-// Find the kind of each node of a plane, after the planes below.
+// Find the kind of a node.
 template <int D, typename From>
-__global__ void find_kinds(DeviceTree<D, From> tree, int plane, RowLengths h, bool lengths_count, const double* sums,
-                           int64_t columns, int32_t* kind) {
-  const int64_t node = tree.starts[plane] + thread_index();
-  if (node >= tree.starts[plane + 1]) return;
-  const int64_t first = tree.first_row(plane, node), end = tree.first_row(plane, node + 1);
-  bool finite = first < end;
-  for (int64_t c = 0; c < columns; ++c) finite &= std::isfinite(sums[node * columns + c]);
-  bool is_place = finite;
-  if (plane == 0) {
-    for (int64_t row = first + 1; is_place && row < end; ++row)
-      is_place = are_alike<D>(tree.pos, h, lengths_count, first, row);
-  } else {
-    for (int64_t child = tree.first_child(plane, node); is_place && child < tree.first_child(plane, node + 1);
-         ++child) {
-      const int64_t row = tree.first_row(plane - 1, child);
-      if (row == tree.first_row(plane - 1, child + 1)) continue;
-      is_place = kind[child] == NodeKind::place && are_alike<D>(tree.pos, h, lengths_count, first, row);
+struct FindKind {
+  DeviceTree<D, From> tree;
+  RowLengths h;
+  bool lengths_count;
+  const double* sums;
+  int64_t columns;
+  int32_t* kind;
+
+  __device__ void operator()(int plane, int64_t item) const {
+    const int64_t node = tree.starts[plane] + item;
+    const int64_t first = tree.first_row(plane, node), end = tree.first_row(plane, node + 1);
+    bool finite = first < end;
+    for (int64_t c = 0; c < columns; ++c) finite &= std::isfinite(sums[node * columns + c]);
+    bool is_place = finite;
+    if (plane == 0) {
+      for (int64_t row = first + 1; is_place && row < end; ++row)
+        is_place = are_alike<D>(tree.pos, h, lengths_count, first, row);
+    } else {
+      for (int64_t child = tree.first_child(plane, node); is_place && child < tree.first_child(plane, node + 1);
+           ++child) {
+        const int64_t row = tree.first_row(plane - 1, child);
+        if (row == tree.first_row(plane - 1, child + 1)) continue;
+        is_place = kind[child] == NodeKind::place && are_alike<D>(tree.pos, h, lengths_count, first, row);
+      }
     }
+    kind[node] = is_place ? NodeKind::place : finite ? NodeKind::summed : NodeKind::unknown;
   }
-  kind[node] = is_place ? NodeKind::place : finite ? NodeKind::summed : NodeKind::unknown;
-}
+};
 
 template <int D, typename From>
 const int32_t* kinds_of_nodes(Queue& queue, const KernelSums<D, From>& in, const DeviceTree<D, From>& sources,
@@ -151,9 +158,8 @@ const int32_t* kinds_of_nodes(Queue& queue, const KernelSums<D, From>& in, const
   const TreeLayout& layout = in.sources.layout;
   const bool lengths_count = in.form != static_cast<int64_t>(KernelForm::gather);
   auto* kind = queue.scratch<int32_t>(layout.nodes());
-  for (int plane = 0; plane < layout.planes(); ++plane)
-    queue.launch_over(layout.sizes[static_cast<size_t>(plane)], find_kinds<D, From>, sources, plane,
-                      RowLengths{in.source_h}, lengths_count, sums, in.value.dims[1], kind);
+  launch_planes(queue, layout, 0, 1,
+                FindKind<D, From>{sources, RowLengths{in.source_h}, lengths_count, sums, in.value.dims[1], kind});
   return kind;
 }
 

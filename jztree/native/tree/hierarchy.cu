@@ -1,14 +1,14 @@
 // One thread per row finds the highest differing bit between the row's key and its predecessor's, and stores it in a
 // byte. One thread per leaf then picks the boundary in its window, and one warp per leaf computes its box. Higher
-// planes repeat this over the boundaries below, with one thread per node. One block builds a plane that is small
-// enough. Every array is read once, in order.
+// planes repeat this over the boundaries below, with one thread per node. One block builds all small planes. Every
+// array is read in order.
 
 #include <cstdint>
-#include <vector>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/loads.cuh"
+#include "common/cuda/planes.cuh"
 #include "common/cuda/surrounding.cuh"
 #include "common/cuda/warp.cuh"
 #include "hierarchy.h"
@@ -18,9 +18,6 @@ namespace {
 
 // Greater than any level: the first row has no predecessor.
 constexpr uint8_t first_level = 255;
-// One block makes the planes with at most this number of nodes.
-constexpr int64_t block_plane = 1024;
-constexpr int block_threads = 512;
 
 // One plane in the flat arrays.
 template <typename T>
@@ -72,88 +69,73 @@ __global__ void leaf_boxes(const T* pos, const KeyGrid<D>* grid, Plane<T> leaves
   leaves.upper[leaf * D + lane_index()] = high;
 }
 
-// The window rule over the nodes of the plane below.
-template <typename T>
-__device__ void plane_boundary(const Plane<T>& below, const Plane<T>& plane, int64_t fan_out, int64_t count,
-                               int64_t node) {
-  if (node == plane.size) {
-    plane.splits[node] = static_cast<int32_t>(below.size);
-    plane.rows[node] = static_cast<int32_t>(count);
-    return;
-  }
-  int64_t best = node * fan_out, end = best + fan_out < below.size ? best + fan_out : below.size;
-  int best_level = -1;
-  for (int64_t child = best; child < end; ++child) {
-    // Trailing leaves without particles have no key; they join the node before them.
-    int level = below.rows[child] < count ? below.level[child] : -1;
-    if (level > best_level) best = child, best_level = level;
-  }
-  plane.splits[node] = static_cast<int32_t>(best);
-  plane.rows[node] = below.rows[best];
-  plane.level[node] = static_cast<uint8_t>(best_level < 0 ? 0 : best_level);
-}
-
+// Make a node of a plane above the leaves: its boundary by the window rule over the nodes of the plane below, and its
+// box. The thread of a node also finds the boundary of the next node, where its children end.
 template <int D, typename T>
-__device__ void plane_box(const Plane<T>& below, const Plane<T>& plane, int64_t node) {
-  Surrounding<D, T> box;
-  for (int64_t child = plane.splits[node]; child < plane.splits[node + 1]; ++child)
-    box.include(below.lower + child * D, below.upper + child * D);
-  for (int d = 0; d < D; ++d) {
-    plane.lower[node * D + d] = box.low[d];
-    plane.upper[node * D + d] = box.high[d];
-  }
-}
+struct MakeNode {
+  Plane<T> planes[most_planes];
+  int64_t fan_out;
+  Count num;
 
-template <typename T>
-__global__ void plane_boundaries(Plane<T> below, Plane<T> plane, int64_t fan_out, Count num) {
-  if (thread_index() <= plane.size) plane_boundary(below, plane, fan_out, num(), thread_index());
-}
-
-template <int D, typename T>
-__global__ void plane_boxes(Plane<T> below, Plane<T> plane) {
-  if (thread_index() < plane.size) plane_box<D>(below, plane, thread_index());
-}
-
-// Run by one block: all of its threads see its writes after __syncthreads.
-template <int D, typename T>
-__global__ void __launch_bounds__(block_threads)
-    make_small_plane(Plane<T> below, Plane<T> plane, int64_t fan_out, Count num) {
-  for (int64_t node = threadIdx.x; node <= plane.size; node += block_threads)
-    plane_boundary(below, plane, fan_out, num(), node);
-  __syncthreads();
-  for (int64_t node = threadIdx.x; node < plane.size; node += block_threads) plane_box<D>(below, plane, node);
-}
-
-template <int D, typename T>
-void build(Queue& queue, const HierarchyOver<D, T>& in, const KeyGrid<D>* grid, const std::vector<Plane<T>>& planes) {
-  const Plane<T>& leaves = planes[0];
-  uint8_t* level = queue.scratch<uint8_t>(in.num.rows);
-  queue.fill_bytes(in.unordered, 0, 1);
-  queue.launch_over(in.num.rows, find_levels<D, T>, in.pos, in.num, grid, level, in.unordered);
-  queue.launch_over(leaves.size + 1, leaf_boundaries, level, in.num, in.leaf_size, leaves.size, leaves.splits,
-                    leaves.rows, leaves.level);
-  queue.launch_warps(leaves.size, leaf_boxes<D, T>, in.pos, grid, leaves);
-  for (size_t p = 1; p < planes.size(); ++p) {
-    if (planes[p].size <= block_plane) {
-      queue.launch(1, block_threads, 0, make_small_plane<D, T>, planes[p - 1], planes[p], in.fan_out, in.num);
-    } else {
-      queue.launch_over(planes[p].size + 1, plane_boundaries<T>, planes[p - 1], planes[p], in.fan_out, in.num);
-      queue.launch_over(planes[p].size, plane_boxes<D, T>, planes[p - 1], planes[p]);
+  __device__ void operator()(int number, int64_t node) const {
+    const Plane<T>&below = planes[number - 1], &plane = planes[number];
+    int level, next_level;
+    const int64_t first = boundary(below, plane, node, &level), end = boundary(below, plane, node + 1, &next_level);
+    plane.splits[node] = static_cast<int32_t>(first);
+    plane.rows[node] = below.rows[first];
+    plane.level[node] = static_cast<uint8_t>(level);
+    if (node + 1 == plane.size) {
+      plane.splits[plane.size] = static_cast<int32_t>(end);
+      plane.rows[plane.size] = static_cast<int32_t>(num());
+    }
+    Surrounding<D, T> box;
+    for (int64_t child = first; child < end; ++child) box.include(below.lower + child * D, below.upper + child * D);
+    for (int d = 0; d < D; ++d) {
+      plane.lower[node * D + d] = box.low[d];
+      plane.upper[node * D + d] = box.high[d];
     }
   }
-}
+
+  // The first child of a node, and the level there.
+  __device__ int64_t boundary(const Plane<T>& below, const Plane<T>& plane, int64_t node, int* level) const {
+    *level = 0;
+    if (node == plane.size) return below.size;
+    const int64_t begin = node * fan_out, end = begin + fan_out < below.size ? begin + fan_out : below.size;
+    int64_t best = begin, count = num();
+    int best_level = -1;
+    for (int64_t child = begin; child < end; ++child) {
+      // Trailing leaves without particles have no key; they join the node before them.
+      const int child_level = below.rows[child] < count ? below.level[child] : -1;
+      if (child_level > best_level) best = child, best_level = child_level;
+    }
+    *level = best_level < 0 ? 0 : best_level;
+    return best;
+  }
+};
 
 template <int D, typename T>
 void hierarchy(Queue& queue, const HierarchyOver<D, T>& in) {
   const TreeLayout& layout = in.layout;
-  uint8_t* level = queue.scratch<uint8_t>(layout.nodes());
-  std::vector<Plane<T>> planes;
+  const int64_t n = in.num.rows;
+  const KeyGrid<D>* grid = device_grid(queue, in.keys);
+  auto *row_level = queue.scratch<uint8_t>(n), *level = queue.scratch<uint8_t>(layout.nodes());
+  MakeNode<D, T> make{{}, in.fan_out, in.num};
   for (int p = 0; p < layout.planes(); ++p) {
-    int64_t start = layout.starts[static_cast<size_t>(p)], split = layout.split_start(p);
-    planes.push_back({layout.sizes[static_cast<size_t>(p)], in.splits + split, in.particle_splits + split,
-                      in.lower + start * D, in.upper + start * D, level + start});
+    const int64_t start = layout.starts[static_cast<size_t>(p)], split = layout.split_start(p);
+    make.planes[p] = {layout.sizes[static_cast<size_t>(p)],
+                      in.splits + split,
+                      in.particle_splits + split,
+                      in.lower + start * D,
+                      in.upper + start * D,
+                      level + start};
   }
-  build(queue, in, device_grid(queue, in.keys), planes);
+  const Plane<T>& leaves = make.planes[0];
+  queue.fill_bytes(in.unordered, 0, 1);
+  queue.launch_over(n, find_levels<D, T>, in.pos, in.num, grid, row_level, in.unordered);
+  queue.launch_over(leaves.size + 1, leaf_boundaries, row_level, in.num, in.leaf_size, leaves.size, leaves.splits,
+                    leaves.rows, leaves.level);
+  queue.launch_warps(leaves.size, leaf_boxes<D, T>, in.pos, grid, leaves);
+  launch_planes(queue, layout, 1, 1, make);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
+#include "common/cuda/planes.cuh"
 #include "common/morton.h"
 #include "node_masses.h"
 
@@ -27,14 +28,19 @@ __global__ void leaf_moments(const T* pos, const T* mass, bool shared, Lengths p
   for (int c = 0; c <= dims; ++c) moments[leaf * (dims + 1) + c] = sum[c];
 }
 
-// One thread per moment of a node: the sum over the node's children.
-__global__ void node_moments(const int32_t* splits, int64_t nodes, int terms, const double* below, double* moments) {
-  int64_t i = thread_index(), node = i / terms, term = i % terms;
-  if (node >= nodes) return;
-  double sum = 0;
-  for (int64_t child = splits[node]; child < splits[node + 1]; ++child) sum += below[child * terms + term];
-  moments[i] = sum;
-}
+// One moment of a node: the sum over the node's children.
+struct AddMoments {
+  PlaneNodes nodes;
+  int terms;
+  double* moments;
+
+  __device__ void operator()(int plane, int64_t item) const {
+    const int64_t node = item / terms, term = item % terms, end = nodes.first_child(plane, node + 1);
+    double sum = 0;
+    for (int64_t child = nodes.first_child(plane, node); child < end; ++child) sum += moments[child * terms + term];
+    moments[nodes.place(plane, node) * terms + term] = sum;
+  }
+};
 
 template <typename T>
 __global__ void write_nodes(const double* moments, int64_t nodes, int dims, T* mass, T* centre) {
@@ -51,11 +57,7 @@ void node_masses(Queue& queue, const NodeMasses<D, T>& in) {
   double* moments = queue.scratch<double>(layout.nodes() * (D + 1));
   queue.launch_over(layout.sizes[0], leaf_moments<T>, in.pos, in.mass, in.shared, in.box, D, in.splits, layout.sizes[0],
                     moments);
-  for (int plane = 1; plane < layout.planes(); ++plane) {
-    size_t p = static_cast<size_t>(plane);
-    queue.launch_over(layout.sizes[p] * (D + 1), node_moments, in.splits + layout.split_start(plane), layout.sizes[p],
-                      D + 1, moments + layout.starts[p - 1] * (D + 1), moments + layout.starts[p] * (D + 1));
-  }
+  launch_planes(queue, layout, 1, D + 1, AddMoments{{layout, in.splits}, D + 1, moments});
   queue.launch_over(layout.nodes(), write_nodes<T>, moments, layout.nodes(), D, in.node_mass, in.node_centre);
 }
 

@@ -4,36 +4,33 @@
 #include <cstdint>
 #include <limits>
 
-#include "common/cuda/tree.cuh"
+#include "common/cuda/planes.cuh"
 #include "common/geometry.h"
+#include "common/tree_arguments.h"
 
 namespace jztree {
 
-// The values of the nodes of a plane. parts: the values of rows or of child nodes; any type with operator[].
-template <typename Join, typename Parts>
-__global__ void join_parts(const int32_t* splits, Parts parts, int64_t nodes, typename Join::Joined* joined) {
-  int64_t node = thread_index();
-  if (node < nodes) joined[node] = Join()(parts, splits[node], splits[node + 1]);
-}
+// Rows: any type with operator[].
+template <typename Join, typename Rows>
+struct JoinParts {
+  using Joined = typename Join::Joined;
+
+  PlaneNodes nodes;
+  Rows of_rows;
+  Joined* joined;
+
+  __device__ void operator()(int plane, int64_t node) const {
+    const int64_t first = nodes.first_child(plane, node), end = nodes.first_child(plane, node + 1);
+    const Joined* below = joined;
+    joined[nodes.place(plane, node)] = plane == 0 ? Join()(of_rows, first, end) : Join()(below, first, end);
+  }
+};
 
 // Join()(parts, begin, end) joins the parts from `begin` on and before `end`, in order.
 template <typename Join, int D, typename T, typename Rows>
 const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, const Rows& of_rows) {
-  using Joined = typename Join::Joined;
-  const TreeLayout& layout = tree.layout;
-  auto* joined = queue.scratch<Joined>(layout.nodes());
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    size_t level = static_cast<size_t>(plane);
-    const int32_t* splits = tree.splits + layout.split_start(plane);
-    Joined* of_plane = joined + layout.starts[level];
-    if (plane == 0) {
-      queue.launch_over(layout.sizes[level], join_parts<Join, Rows>, splits, of_rows, layout.sizes[level], of_plane);
-    } else {
-      const Joined* below = joined + layout.starts[level - 1];
-      queue.launch_over(layout.sizes[level], join_parts<Join, const Joined*>, splits, below, layout.sizes[level],
-                        of_plane);
-    }
-  }
+  auto* joined = queue.scratch<typename Join::Joined>(tree.layout.nodes());
+  launch_planes(queue, tree.layout, 0, 1, JoinParts<Join, Rows>{{tree.layout, tree.splits}, of_rows, joined});
   return joined;
 }
 

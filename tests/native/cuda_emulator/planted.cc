@@ -102,6 +102,11 @@ extern "C" __attribute__((visibility("default"))) int jztree_emulator_waits() {
   return static_cast<int>(emulator::waits().exchange(0));
 }
 
+// Returns the number of kernels, copies and fills that calls have put on streams since the last call.
+extern "C" __attribute__((visibility("default"))) int jztree_emulator_operations() {
+  return static_cast<int>(emulator::operations().exchange(0));
+}
+
 // Whether XLA may record a handler of this library in a command buffer.
 extern "C" __attribute__((visibility("default"))) bool jztree_emulator_may_be_recorded(XLA_FFI_Handler* handler) {
   return emulator::may_be_recorded(handler, nullptr);

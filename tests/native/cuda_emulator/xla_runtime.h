@@ -35,6 +35,12 @@ inline std::atomic<int64_t>& waits() {
   return number;
 }
 
+// The number of kernels, copies and fills that calls have put on streams.
+inline std::atomic<int64_t>& operations() {
+  static std::atomic<int64_t> number{0};
+  return number;
+}
+
 // One call of a handler.
 class Call {
  public:
@@ -58,6 +64,7 @@ class Call {
 
   void put(std::function<void()> work) {
     empty_ = false;
+    ++operations();
     work_.push_back(std::move(work));
   }
   bool is_empty() const { return empty_; }
