@@ -171,12 +171,10 @@ def _two_denser(
     return jnp.take_along_axis(numbers, places, axis=1, mode="fill", fill_value=-1)
 
 
-def _write(buffer: jax.Array, counts: jax.Array, table: jax.Array) -> jax.Array:
-    """Write received rows of a row number and words."""
-    used = jnp.arange(buffer.shape[1], dtype=jnp.int32)[None] < counts[:, None]
-    words = buffer.reshape(-1, buffer.shape[2])
-    row = jnp.where(used.reshape(-1), words[:, 0].astype(jnp.int32), table.shape[0])
-    return table.at[row].set(words[:, 1:], mode="drop")
+def _write(packed: jax.Array, counts: jax.Array, table: jax.Array) -> jax.Array:
+    """Write received words at their rows."""
+    row, words = comm.rows_and_values(packed, counts, table)
+    return table.at[row].set(words, mode="drop")
 
 
 def find_candidates(

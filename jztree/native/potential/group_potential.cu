@@ -53,8 +53,8 @@ __global__ void sum_groups(const __grid_constant__ GroupSums<D, T> sums_of) {
   in.box.read(period);
   for (int d = 0; d < D && has_images; ++d) sides[d % 3] = period[d];
   const EwaldSum ewald(sides);
-  for (int64_t other = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); other < end; ++other)
-    sums.add(in.place + other * D, in.weight[other], other == row, softening, period, has_images ? &ewald : nullptr);
+  for (int64_t source = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); source < end; ++source)
+    sums.add(in.place + source * D, in.weight[source], source == row, softening, period, has_images ? &ewald : nullptr);
   sums_of.potential[row] = static_cast<T>(-sums.potential);
   for (int d = 0; d < D && sums_of.acceleration; ++d)
     sums_of.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d]);

@@ -29,13 +29,13 @@ __global__ void sum_tides(const __grid_constant__ TideSums<D, T> in) {
   }
   in.places.box.read(period);
   const Softening softening(in.softening[0], in.spline);
-  for (int64_t other = g < 0 ? 0 : in.places.begin(g), end = g < 0 ? 0 : in.places.end(g); other < end; ++other) {
-    if (other == row) continue;
-    const double weight = in.places.weight[other], factor = in.transposed ? own_weight : weight;
+  for (int64_t source = g < 0 ? 0 : in.places.begin(g), end = g < 0 ? 0 : in.places.end(g); source < end; ++source) {
+    if (source == row) continue;
+    const double weight = in.places.weight[source], factor = in.transposed ? own_weight : weight;
     double away[D], move[D], r2 = softening.length2, along = 0;
     for (int d = 0; d < D; ++d) {
-      away[d] = in.places.nearest(in.places.place[other * D + d] - own[d], period[d]);
-      move[d] = static_cast<double>(in.moves[other * D + d]) * factor - own_move[d] * weight;
+      away[d] = in.places.nearest(in.places.place[source * D + d] - own[d], period[d]);
+      move[d] = static_cast<double>(in.moves[source * D + d]) * factor - own_move[d] * weight;
       r2 += away[d] * away[d];
       along += away[d] * move[d];
     }

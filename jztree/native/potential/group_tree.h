@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -109,37 +110,39 @@ class GroupTree {
     }
   };
 
+  struct Extremes {
+    double lower[D], upper[D], mass = 0;
+    bool has_negative = false;
+
+    Extremes() {
+      std::fill_n(lower, D, std::numeric_limits<double>::infinity());
+      std::fill_n(upper, D, -std::numeric_limits<double>::infinity());
+    }
+    void include(const double* low, const double* high, double magnitude, bool negative) {
+      for (int d = 0; d < D; ++d) lower[d] = std::min(lower[d], low[d]), upper[d] = std::max(upper[d], high[d]);
+      mass = std::max(mass, magnitude);
+      has_negative |= negative;
+    }
+  };
+
   // Find the units, and bounds in these units.
   template <typename T>
   void measure(const Source<T>& source, int64_t n, double extent, const Parallel* parallel) {
-    struct Extremes {
-      double lower[D], upper[D], mass;
-      bool has_negative;
-    };
     std::vector<Extremes> of_blocks(at((n + rows_of_a_thread - 1) / rows_of_a_thread));
     loop(parallel, static_cast<int64_t>(of_blocks.size()), 1, [&](int64_t from_block, int64_t to_block) {
       for (int64_t block = from_block; block < to_block; ++block) {
-        Extremes all{};
-        const int64_t from = block * rows_of_a_thread, to = std::min(n, from + rows_of_a_thread);
-        for (int64_t i = from; i < to; ++i) {
+        Extremes all;
+        for (int64_t i = block * rows_of_a_thread; i < std::min(n, (block + 1) * rows_of_a_thread); ++i) {
           double x[D];
           source.take(i, 1, x);
-          for (int d = 0; d < D; ++d) all.lower[d] = i == from ? x[d] : std::min(all.lower[d], x[d]);
-          for (int d = 0; d < D; ++d) all.upper[d] = i == from ? x[d] : std::max(all.upper[d], x[d]);
           const double mass = source.particles.mass_of(source.begin + i);
-          all.mass = std::max(all.mass, std::fabs(mass));
-          all.has_negative |= mass < 0;
+          all.include(x, x, std::fabs(mass), mass < 0);
         }
         of_blocks[at(block)] = all;
       }
     });
-    Extremes all = of_blocks[0];
-    for (const Extremes& block : of_blocks) {
-      for (int d = 0; d < D; ++d) all.lower[d] = std::min(all.lower[d], block.lower[d]);
-      for (int d = 0; d < D; ++d) all.upper[d] = std::max(all.upper[d], block.upper[d]);
-      all.mass = std::max(all.mass, block.mass);
-      all.has_negative |= block.has_negative;
-    }
+    Extremes all;
+    for (const Extremes& block : of_blocks) all.include(block.lower, block.upper, block.mass, block.has_negative);
     has_negative = all.has_negative;
     for (int d = 0; d < D; ++d) extent = std::max(extent, all.upper[d] - all.lower[d]);
     length_factor = factor_to_one(extent);

@@ -199,14 +199,14 @@ __device__ int64_t first_row_of_node(const GroupTrees<D>& trees, int64_t g, int 
   const int64_t rows = trees.in.size(g), window = plane == 0 ? leaf_window : fan_window;
   const int64_t items = plane == 0 ? rows : nodes_of_plane(rows, plane - 1);
   const int32_t* below = trees.first_row + trees.in.begin(g) / trees.rows_of_node + (first - items);
-  int64_t chosen = 0;
+  int64_t boundary = 0;
   int largest = -1;
   for (int64_t item = i * window; item < std::min(items, (i + 1) * window); ++item) {
     const int64_t row = plane == 0 ? item : below[item];
     const int cut = trees.cut(g, row);
-    if (cut > largest) chosen = row, largest = cut;
+    if (cut > largest) boundary = row, largest = cut;
   }
-  return chosen;
+  return boundary;
 }
 
 // Write the first rows of the nodes of a plane, and complete the nodes of the plane below.

@@ -105,9 +105,9 @@ __device__ void bound(const PotentialProblem<D, T>& in, int step, int64_t g, int
       softening2, tolerance,
       [&](const PotentialNode<D>& node) { node.add_to(place, softening2, &potential, &of_masses); },
       [&](int64_t from, int64_t to) {
-        for (int64_t other = from; other < to; ++other) {
-          double found = pair_potential<D>(place, in.place + other * D, in.weight[other], softening2);
-          if (other != row) potential += found;
+        for (int64_t source = from; source < to; ++source) {
+          double term = pair_potential<D>(place, in.place + source * D, in.weight[source], softening2);
+          if (source != row) potential += term;
         }
       });
   double least = warp_max(mine ? potential - tolerance * of_masses : 0.);
@@ -132,8 +132,8 @@ __global__ void bound_potentials(const __grid_constant__ PotentialProblem<D, T> 
   if (row - lane_index() >= in.rows) return;
   each_group_in(in, row, [&](int32_t g, bool mine) {
     if (mine && step == 0) in.most[row] = std::numeric_limits<double>::infinity();
-    bool taken = mine && may_be_largest(in, step, g, row);
-    if (in.size(g) > alone && __any_sync(all_lanes, taken)) bound(in, step, g, row, taken);
+    bool may_be_lowest = mine && may_be_largest(in, step, g, row);
+    if (in.size(g) > alone && __any_sync(all_lanes, may_be_lowest)) bound(in, step, g, row, may_be_lowest);
   });
 }
 
@@ -157,9 +157,9 @@ __global__ void sum_potentials(const __grid_constant__ PotentialProblem<D, T> in
       int lane = __ffs(static_cast<int>(left)) - 1;
       int64_t candidate = row - lane_index() + lane;
       double sum = 0;
-      for (int64_t other = in.begin(g) + lane_index(); other < in.end(g); other += warp_size) {
-        double found = pair_potential<D>(in.place + candidate * D, in.place + other * D, in.weight[other], softening2);
-        sum += other == candidate ? 0. : found;
+      for (int64_t source = in.begin(g) + lane_index(); source < in.end(g); source += warp_size) {
+        double term = pair_potential<D>(in.place + candidate * D, in.place + source * D, in.weight[source], softening2);
+        sum += source == candidate ? 0. : term;
       }
       sum = warp_sum(sum);
       if (lane == lane_index()) own = sum;
@@ -179,11 +179,11 @@ __global__ void pick_rows(const __grid_constant__ PotentialProblem<D, T> in) {
 }
 
 template <typename T>
-__global__ void write_groups(Count groups, const uint32_t* found, const Word* best, int32_t* row, T* potential) {
+__global__ void write_groups(Count groups, const uint32_t* lowest_row, const Word* best, int32_t* row, T* potential) {
   int64_t g = thread_index();
   if (g >= groups.rows) return;
-  bool held = g < groups() && found[g] != ~uint32_t{0};
-  row[g] = held ? static_cast<int32_t>(found[g]) : -1;
+  bool held = g < groups() && lowest_row[g] != ~uint32_t{0};
+  row[g] = held ? static_cast<int32_t>(lowest_row[g]) : -1;
   potential[g] = held ? static_cast<T>(-number_of(best[g])) : T{0};
 }
 

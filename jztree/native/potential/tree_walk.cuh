@@ -216,12 +216,12 @@ class WarpSums {
     Siblings siblings{0, 0};
     if (lane < size) siblings = memory_.stack()[size - 1 - lane];
     const int end = warp_inclusive_sum(siblings.count), begin = end - siblings.count;
-    const bool taken = lane < size && end <= warp_size;
-    size -= __popc(__ballot_sync(all_lanes, taken));
-    const unsigned begins = warp_reduce(taken ? 1u << begin : 0u, [](unsigned a, unsigned b) { return a | b; });
+    const bool is_in_batch = lane < size && end <= warp_size;
+    size -= __popc(__ballot_sync(all_lanes, is_in_batch));
+    const unsigned begins = warp_reduce(is_in_batch ? 1u << begin : 0u, [](unsigned a, unsigned b) { return a | b; });
     const int from = __popc(begins & ((2u << lane) - 1)) - 1;
     const int32_t first = __shfl_sync(all_lanes, siblings.first - begin, from);
-    const int last = warp_max(taken ? end : 0);
+    const int last = warp_max(is_in_batch ? end : 0);
     return lane < last ? first + lane : -1;
   }
 

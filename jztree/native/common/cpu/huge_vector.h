@@ -1,7 +1,6 @@
 // A vector that is not filled with zeros when it grows, and lies on huge pages if it is large (memory.h).
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -20,14 +19,7 @@ struct HugePages {
   template <typename U>
   HugePages(const HugePages<U>&) {}
 
-  T* allocate(size_t n) {
-    const bool large = n * sizeof(T) >= 2 * huge_page;
-    const size_t unit = large ? huge_page : std::max(alignof(T), alignof(std::max_align_t));
-    void* begin = std::aligned_alloc(unit, (n * sizeof(T) + unit - 1) / unit * unit);
-    if (!begin) throw std::bad_alloc();
-    if (large) prefer_huge_pages(begin, n * sizeof(T));
-    return static_cast<T*>(begin);
-  }
+  T* allocate(size_t n) { return allocate_uninitialised<T>(n); }
   void deallocate(T* begin, size_t) { std::free(begin); }
 
   template <typename U>

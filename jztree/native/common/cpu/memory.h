@@ -43,20 +43,23 @@ inline void prefer_huge_pages(void* begin, size_t bytes) {
 #endif
 }
 
+// Uninitialised memory for n elements, on huge pages if it is large. std::free releases it.
+template <typename T>
+T* allocate_uninitialised(size_t n) {
+  const size_t bytes = std::max<size_t>(1, n * sizeof(T));
+  const bool large = bytes >= 2 * huge_page;
+  const size_t unit = large ? huge_page : std::max(alignof(T), alignof(std::max_align_t));
+  void* begin = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (!begin) throw std::bad_alloc();
+  if (large) prefer_huge_pages(begin, bytes);
+  return static_cast<T*>(begin);
+}
+
 // An uninitialised array of n elements.
 template <typename T>
 class Scratch {
  public:
-  explicit Scratch(int64_t n = 0) {
-    size_t bytes = static_cast<size_t>(n) * sizeof(T);
-    if (bytes < 2 * huge_page) {
-      data_ = static_cast<T*>(std::malloc(bytes > 0 ? bytes : 1));
-    } else {
-      data_ = static_cast<T*>(std::aligned_alloc(huge_page, (bytes + huge_page - 1) & ~(huge_page - 1)));
-      if (data_) prefer_huge_pages(data_, bytes);
-    }
-    if (!data_) throw std::bad_alloc();
-  }
+  explicit Scratch(int64_t n = 0) : data_(allocate_uninitialised<T>(static_cast<size_t>(n))) {}
   ~Scratch() { std::free(data_); }
   Scratch(Scratch&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
   Scratch& operator=(Scratch&& other) noexcept {
