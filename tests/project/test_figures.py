@@ -211,7 +211,6 @@ PEERS, ONE_GPU, TESTS_ON_GPU = "against_peers.jsonl", "gpu_h100_2026-11-27.json"
 INSTALL, LARGE = "install_2026-11-28.json", "large.jsonl"
 SMALL, TIME = "2/small", "0/stages/time"
 DIMENSIONS = ("1D", "2D", "4D", "6D", "8D")
-QUERIES = (1, 1000, 10000, 100000)
 CALLS = ("knn", "counts within r", "pairs within r", "labels", "lists, plain call", "pairs, plain call")
 # By page: a sentence, with a group for each of its figures, and their recorded values.
 SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
@@ -284,18 +283,8 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         ),
         (r"Friends-of-friends of 1,000 points takes (\S+) ms", recorded(TESTS_ON_GPU, f"{TIME}/fof n=1000/0")),
         (
-            r"take (\S+), (\S+), (\S+) and (\S+) ms for kNN with k=8, and (\S+), (\S+), (\S+) and (\S+) ms for counts",
-            recorded(
-                TESTS_ON_GPU, *(f"{TIME}/{name}, {n} queries/0" for name in ("knn k=8", "counts") for n in QUERIES)
-            ),
-        ),
-        (
             r"k=8 takes (\S+) ms in 1D, (\S+) in 2D, (\S+) in 4D, (\S+) in 6D and (\S+) in 8D",
             recorded(TESTS_ON_GPU, *(f"{TIME}/knn k=8 {dims}/0" for dims in DIMENSIONS)),
-        ),
-        (
-            r"with b=0.2 takes (\S+), (\S+), (\S+), (\S+) and (\S+) ms",
-            recorded(TESTS_ON_GPU, *(f"{TIME}/fof {dims}/0" for dims in DIMENSIONS)),
         ),
     ],
 }
