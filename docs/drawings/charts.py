@@ -64,26 +64,7 @@ def draw_devices(axes: Any, table: Table) -> None:
     axes.set(xlabel="time over four devices, divided by the time on one")
 
 
-def draw_ranks(axes: Any, table: Table) -> None:
-    parts = [
-        "sort, hierarchy, search, ms",
-        "boxes, ghosts and splitters for other ranks, ms",
-        "collectives of kNN by the model, ms",
-    ]
-    labels = ["work of a single device", "work for other ranks", "collectives (model)"]
-    rows = [list(table[name].values()) for name in parts]
-    ranks = list(table[parts[0]])
-    axes.stackplot(range(len(ranks)), rows, labels=labels, colors=COLOURS)
-    axes.set_xticks(range(len(ranks)), ranks)
-    axes.set(xlim=(0, len(ranks) - 1), xlabel="ranks", ylabel="ms")
-    axes.legend(loc="upper left")
-
-
-CHARTS: dict[str, Callable[[Any, Table], None]] = {
-    "radius": draw_radius,
-    "devices": draw_devices,
-    "ranks": draw_ranks,
-}
+CHARTS: dict[str, Callable[[Any, Table], None]] = {"radius": draw_radius, "devices": draw_devices}
 TALL = {"radius": 5.2, "devices": 4.2}
 
 
@@ -91,7 +72,7 @@ def main(folder: Path) -> None:
     """Write all charts."""
     found = tables(PAGE.read_text())
     for name, draw in CHARTS.items():
-        figure = Figure(figsize=(7.5, TALL.get(name, 3.2)), layout="constrained")
+        figure = Figure(figsize=(7.5, TALL[name]), layout="constrained")
         axes = figure.subplots()
         draw(axes, found[name])
         axes.grid(axis="x", alpha=0.3)
