@@ -328,5 +328,4 @@ from sklearn.neighbors.tests.test_neighbors_pipeline import *
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
     their_tests.skip_without("sklearn.neighbors.tests.test_neighbors")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    # docs/coming_from.md states this number.
     their_tests.assert_pass(cases, 50, DIFFERENT, FAILING)

@@ -462,5 +462,4 @@ THEIRS = "from sklearn.cluster.tests.test_hdbscan import *\n"
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
     their_tests.skip_without("sklearn.cluster.tests.test_hdbscan")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    # docs/coming_from.md states this number.
     their_tests.assert_pass(cases, 90, DIFFERENT, FAILING)

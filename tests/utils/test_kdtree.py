@@ -243,7 +243,6 @@ for name in list(globals()):
 def test_scipys_own_tests(tmp_path: Path) -> None:
     their_tests.skip_without("scipy.spatial.tests.test_kdtree")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-k", "not cKDTree")
-    # docs/coming_from.md states this number.
     assert sum(case.uses and not case.message for case in cases) >= 106
     assert {case.name for case in cases if case.message} == FAILING.keys()
 

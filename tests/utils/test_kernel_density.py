@@ -223,5 +223,4 @@ THEIRS = "from sklearn.neighbors.tests.test_kde import *\n"
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
     their_tests.skip_without("sklearn.neighbors.tests.test_kde")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    # docs/coming_from.md states these numbers.
     their_tests.assert_pass(cases, 50, ("metric is 'haversine'", "jztree supports 1 to 8 features"))
