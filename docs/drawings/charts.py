@@ -51,9 +51,6 @@ def bars(axes: Any, table: Table, columns: list[str], **legend: Any) -> None:
 
 def draw_radius(axes: Any, table: Table) -> None:
     bars(axes, table, ["ratio"])
-    required = [row["required"] for row in table.values()]
-    axes.plot(required, range(len(table)), "|", color="black", markersize=12, label="required")
-    axes.legend()
     axes.set(xscale="log", xlim=(1, None), xlabel="time of the other library, divided by the time of jztree")
     axes.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
 
