@@ -1,7 +1,6 @@
 """All ``jztree`` commands in the documentation and in its help must exist; commands of the main pages must run."""
 
 import glob
-import importlib.util
 import os
 import re
 import shlex
@@ -140,8 +139,6 @@ def test_gallery_shows_the_files_its_commands_write(tmp_path: Path, monkeypatch:
 def test_commands_of_a_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knn", "snapshot_099.hdf5", "-q", "-o", "neighbours.hdf5"]) == 0
     for command in shell(page):
-        if command[0] == "view" and not importlib.util.find_spec("plotly"):
-            continue
         words = [name for word in command for name in (sorted(glob.glob(word)) if "*" in word else [word])]
         assert main(words) == 0, (command, capsys.readouterr().err)
         output = arguments.parse(words)
