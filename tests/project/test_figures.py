@@ -66,8 +66,7 @@ def sizes(text: str) -> set[float]:
 def peers(row: Row) -> Values:
     """Return recorded times and ratio of the case that the row shows, or of one of the same size."""
     cases = [
-        {"jztree": case["seconds"]["jztree"], "other library": case["seconds"][case["peer"]]}
-        | {"ratio": case["ratio"]}
+        {"jztree": case["seconds"]["jztree"], "other library": case["seconds"][case["peer"]]} | {"ratio": case["ratio"]}
         for record in records("against_peers.jsonl")
         for case in record["table"]
         if "ratio" in case and sizes(row["seconds"]) <= sizes(case["case"])
