@@ -30,7 +30,7 @@ class Stage:
     Attributes:
         run: Runs its missing parts.
         purpose: A few words for users.
-        seconds: The expected time on a machine with 16 cores and an H100. docs/gpu.md names the measured ones.
+        seconds: The expected time on a machine with 16 cores and an H100.
         record: The name of its findings in the record, if another stage has them.
     """
 
