@@ -35,42 +35,6 @@ def check_refused(arguments: list[str], folder: Path, capsys, message: str) -> N
     assert {name: (folder / name).stat().st_mtime_ns for name in files(folder)} == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fof"], "No snapshot was given"),
-        (["dance"], "invalid choice"),
-        (["fof", "sample", "--colour", "-k", "3"], "jztree fof has no option --colour -k 3; see jztree fof --help."),
-        (["fof", "sample", "--b", "wide"], "--b"),
-        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "Both --b and --rlink were given"),
-        (["fof", "sample", "--b", "-0.2"], "--b is -0.2"),
-        (["fof", "sample", "--b", "nan"], "--b is nan"),
-        (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
-        (["fof", "sample", "--rlink", "nan"], "--rlink is nan"),
-        (["fof", "sample", "--rlink", "inf"], "--rlink is inf"),
-        (["fof", "sample", "--npart-min", "0"], "--npart-min is 0"),
-        (["fof", "sample", "--npart-min", "2.5"], "--npart-min"),
-        (["fof", "sample", "--type", "-1"], "--type is -1"),
-        (["fof", "sample", "--type", "4"], "no particles of type 4"),
-        (["fof", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
-        (["knn", "sample", "-k", "0"], "-k is 0"),
-        (["knn", "sample", "-k", "-3"], "-k is -3"),
-        (["knn", "sample", "-k", "eight"], "eight"),
-        (["knn", "sample", "-k", "110593"], "only 110592 particles"),
-        (["knn", "sample", "-k", "2", "--density"], "at least 3"),
-        (["knn", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist; check the path."),
-        (["fof", "sample", "--scan-b", "-0.1:0.2"], "--scan-b is -0.1:0.2; it must be"),
-        (["fof", "sample", "--boxsize", "-50,50,50"], "--boxsize is -50,50,50; it must be"),
-        (["xi", "sample", "--bins", "-1,20,5"], "--bins is -1,20,5; it must be"),
-        (["xi", "sample", "--bins", "-.1,20,5"], "--bins is -.1,20,5; it must be"),
-    ],
-)
-def test_bad_arguments(arguments, message, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    output = ["-o", "out.hdf5"] if arguments[0] in ("fof", "knn") and len(arguments) > 1 else []
-    check_refused([*arguments, *output], tmp_path, capsys, message)
-
-
 @pytest.mark.parametrize("command", ["fof", "knn"])
 @pytest.mark.parametrize(
     ("output", "message"),
@@ -86,20 +50,6 @@ def test_bad_outputs(command, output, message, snapshot, tmp_path, capsys, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     check_refused([command, "snapshot.hdf5", "-o", output], tmp_path, capsys, message)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--plot", "halos.docx"], "does not have the suffix of a known format"),
-        (["--plot", "halos"], "does not have the suffix of a known format"),
-        (["--plot", "missing/halos.png"], "create the folder"),
-        (["--plot", "a.eps", "-o", "./a.eps"], "different names"),
-    ],
-)
-def test_bad_pictures(arguments, message, snapshot, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_refused(["fof", "snapshot.hdf5", *arguments], tmp_path, capsys, message)
 
 
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
@@ -316,81 +266,6 @@ def test_memory_errors_of_other_commands_give_the_allocation(command, output, sn
     assert "not enough memory (Unable to allocate 7.45 GiB" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["fof", "{}"],
-        ["fof", "sample", "{}"],
-        ["convert", "{}", "-o", "x.npz"],
-        ["plot", "density", "{}"],
-        ["view", "sample", "--catalogue", "{}"],
-    ],
-)
-def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
-    (tmp_path / "snapshot_099.hdf5").touch()
-    arguments = [word.format(tmp_path / "snapshop_099.hdf5") for word in arguments]
-    code = (
-        f"import sys; from jztree_utils.cli import main; assert main({arguments}) == 2; assert 'jax' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == (
-        f"jztree: error: The file {tmp_path}/snapshop_099.hdf5 does not exist; check the path; "
-        f"{tmp_path}/snapshot_099.hdf5 has a similar name.\n"
-    )
-
-
-WRONG_ARGUMENTS = [
-    ("fof", "No snapshot was given"),
-    ("fof sample --rlink -1", "--rlink is -1; it must be finite"),
-    ("fof sample --scan-b 0.1", "--scan-b is 0.1; it must be"),
-    ("fof sample --b 20", "--b is 20"),
-    ("fof sample --overdensity x", "--overdensity is x"),
-    ("fof sample --boxsize x", "--boxsize is x"),
-    ("fof sample --unit-mass x", "--unit-mass is x"),
-    ("knn sample -k 0", "-k is 0; it must be at least 1"),
-    ("hdbscan sample --min-samples 0", "--min-samples is 0"),
-    ("xi sample --bins 3", "--bins is 3; it must be"),
-    ("xi sample --projected -1", "--projected is -1"),
-    ("convert", "convert needs an input file"),
-    ("plot", "plot needs a kind"),
-    ("tree", "tree needs snapshots or catalogues"),
-    ("plot halos sample", "plot halos needs the groups"),
-    ("plot density sample --slab 3", "--slab is 3"),
-    ("view sample", "view needs the name"),
-    ("tree sample sample -o trees.hdf5", "The file sample does not exist"),
-    ("tree . . -o trees.txt", "The output trees.txt would be an HDF5 file"),
-    ("fof sample -o {x}.hdf5", "The output {x}.hdf5 has the unknown placeholder {x}"),
-    ("fof sample -o none/x.hdf5 --snapshot-output x.hdf5", "The folder of the output none/x.hdf5 is missing"),
-    ("fof sample --plot none/x.png", "The folder of the output none/x.png is missing"),
-    ("view sample -o none/x.html", "The folder of the output none/x.html is missing"),
-    ("fof sample -o .", "The output . exists and is not a regular file"),
-    ("fof sample --omega0 nan", "--omega0 is nan; it must be a number from 0 to 1e+06"),
-    ("fof sample --redshift -3", "--redshift is -3; it must be"),
-    ("knn sample --unit-length 1e99", "--unit-length is 1e+99; it must be a number from 1e-60 to 1e+60, in cm"),
-    ("fof sample --memory 1MB", "--memory is 1 MB, but Python and the compiled searches alone need 524 MB"),
-    ("fof sample --plot halos.docx", "The picture halos.docx does not have the suffix of a known format"),
-    ("plot density sample -o x", "The picture x does not have the suffix of a known format"),
-    ("view sample -o x.png", "The view x.png would be an HTML file"),
-    ("fof sample -o x.hdf5 --snapshot-output ./x.hdf5", "Two outputs have the same name, x.hdf5"),
-    ("convert sample -o x.hdf5 --layout numpy", "The output x.hdf5 would be a NumPy file of several arrays"),
-    ("convert sample -o x.npz --layout gadget4", "The output x.npz would be an HDF5 file"),
-    ("convert sample -o x.hdf5 --layout parquet", "The output x.hdf5 would be a Parquet file"),
-    ("plot density sample --smooth 1", "--smooth is 1; give 0, or at least 2 neighbours"),
-    ("plot density sample --slab 5,5", "--slab is 5,5; it must be two different finite numbers"),
-    ("plot mass-function sample --sigma8 nan", "--sigma8 is nan; it must be a positive number"),
-]
-
-
-def test_wrong_arguments_are_reported_without_jax() -> None:
-    """All calls in one process, which takes less time than starting Python for each."""
-    commands = [command.split() for command, _ in WRONG_ARGUMENTS]
-    run = f"import sys; from jztree_utils.cli import main; assert all(main(words) == 2 for words in {commands})"
-    code = f"{run}; assert 'jax' not in sys.modules"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    for error, (_, words) in zip(done.stderr.splitlines(), WRONG_ARGUMENTS, strict=True):
-        assert error.startswith(f"jztree: error: {words}")
-
-
 def test_missing_file_of_several_processes_is_reported_after_they_have_joined(monkeypatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     check_inputs(Namespace(snapshot=["nowhere.hdf5"]))  # raises nothing
@@ -468,11 +343,3 @@ def test_process_with_a_bad_environment(name, value, message) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {name: value})
     assert done.returncode == 2
     assert re.fullmatch(f"jztree: error: {message}[^\n]*\\.?\n", done.stderr)
-
-
-@pytest.mark.long
-def test_process_with_bad_input(tmp_path) -> None:
-    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert re.fullmatch(r"jztree: error: The file [^\n]+ does not exist; [^\n]+\n", done.stderr)

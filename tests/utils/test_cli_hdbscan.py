@@ -105,26 +105,6 @@ def test_dry_run_writes_nothing(snapshot: Any, tmp_path: Path, capsys: pytest.Ca
     assert not output.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--min-cluster-size", "1"], "--min-cluster-size is 1; it must be at least 2"),
-        (["--min-samples", "0"], "--min-samples is 0; it must be at least 1"),
-        (["--min-samples", "351"], "is 351, but the number of particles of type 1 is 350"),
-        (["--epsilon", "-1"], "--epsilon is -1"),
-        (["--method", "oem"], "--method"),
-        (["--plot", "clusters.xyz"], "clusters.xyz"),
-    ],
-    ids=" ".join,
-)
-def test_invalid_option_prints_one_line(
-    options: list[str], message: str, snapshot: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["hdbscan", str(snapshot[0]), "--boxsize", "1", *options]) == 2
-    text = capsys.readouterr().err.strip().splitlines()
-    assert message in text[-1]
-
-
 def test_output_of_other_options_raises(snapshot: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["hdbscan", str(snapshot[0]), "--boxsize", "1", "-o", str(tmp_path / "{name}.hdf5")]
     assert cli.main(call) == 0

@@ -1,6 +1,5 @@
 """Pictures made by the command line."""
 
-import os
 from typing import Any
 
 import h5py
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from test_cli_runs import run
 
-from jztree_utils import ics, plot
+from jztree_utils import plot
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -58,36 +57,6 @@ def test_mass_functions_of_different_runs_raise(tmp_path, capsys) -> None:
             file["Group/GroupPos"], file["Group/GroupMass"] = np.ones((1, 3), np.float32), np.ones(1, np.float32)
     status, _, err = run("plot", "mass-function", *paths, "-o", str(tmp_path / "a.png"), capsys=capsys)
     assert (status, f"{paths[0]} has boxsize 37.5, but {paths[1]} has 75.0" in err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["halos", str(ics.SAMPLE_3D)], "with --catalogue"),
-        (["sizes", str(ics.SAMPLE_3D)], "is a snapshot; find its groups with jztree fof"),
-        (
-            ["mass-function", "sample"],
-            "plot mass-function draws groups, but sample is a snapshot; find its groups",
-        ),
-        (["halo", "sample"], "plot halo needs the groups of the snapshot; give their catalogue"),
-        (["halo", "sample", "--smooth", "8", "--catalogue", "sample"], "plot halo does not have --slab and --smooth"),
-        (["density", "sample", "--slab", "10"], "--slab is 10; it must be two numbers, such as 10,15."),
-        (["density", "sample", "--slab", "a,b"], "--slab is a,b; it must be two numbers"),
-        (["density", "sample", "--slab", "-5,-5"], "--slab is -5,-5; it must be two different finite numbers"),
-        (["density", "sample", "--slab", "5,5"], "--slab is 5,5; it must be two different finite numbers"),
-        (["density", "sample", "--smooth", "1"], "smooth is 1; give 0, or at least 2 neighbours."),
-        (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and give halos.hdf5."),
-        (["sizes", "none.hdf5"], "The file none.hdf5 does not exist"),
-        (["sizes", "sample", "sample"], "draws one file, but 2 were given; give one."),
-        (["heat", "a"], "invalid choice: 'heat'"),
-        ([], "plot needs a kind (halos, "),
-    ],
-)
-def test_bad_pictures(arguments, message, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, _, err = run("plot", *arguments, "-o", "x.png", capsys=capsys)
-    assert (status, message in err) == (2, True), err
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.long

@@ -145,37 +145,6 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
     assert (tmp_path / "c_003.hdf5").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-o", "same.hdf5"], "is a single name for 2 snapshots; add {n} for the number, or {name} for the name"),
-        (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "does not have the suffix of a known format"),
-        (["-o", "c_{foo}.hdf5"], "has the unknown placeholder {foo}; use {n} for the number"),
-        (["-o", "c_{n}_{}.hdf5"], "has the unknown placeholder {};"),
-        (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the unknown placeholder {m};"),
-        (["-o", "c_{n}.hdf5/"], "is not a file name; give one."),
-        (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
-        (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
-        (["--boxsize", "1e300"], "--b times the mean separation is inf"),
-        (["--rlink", "1e39", "--boxsize", "0"], "choose another unit of length, or store the positions as float64."),
-        (["--b", "0.2", "--rlink", "0.1"], "Both --b and --rlink were given"),
-        (["-o", "{n}.png"], "--plot and jztree plot draw pictures"),
-        (["--attach", "0,1"], "--attach has type 1, which is already the grouped type (--type); leave it out."),
-        (["--attach", "gas"], "--attach is gas; it must be particle types"),
-        (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
-        (["--boxsize", "1e-400"], "--boxsize is 1e-400; it must be a length"),
-        (["--config", "none.toml"], "The configuration file none.toml does not exist"),
-    ],
-)
-def test_bad_arguments(snapshots, tmp_path, arguments, message, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, _, err = run("fof", *snapshots[:2], *arguments, capsys=capsys)
-    assert status == 2
-    assert message in err
-    assert len(err.splitlines()) == 1
-    assert sorted(os.listdir(tmp_path)) == sorted(Path(name).name for name in snapshots)
-
-
 @pytest.mark.parametrize("command", [["convert"], ["plot", "density"]])
 def test_placeholders_in_the_output_of_one_snapshot_raise(snapshots, tmp_path, command, capsys) -> None:
     output = str(tmp_path / ("x_{n}.png" if "plot" in command else "x_{n}.hdf5"))

@@ -67,28 +67,6 @@ def test_dry_run_reads_no_particles(use_devices: Any, capsys: pytest.CaptureFixt
     assert "would write" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--scan-b", "0.3:0.1"], "--scan-b is 0.3:0.1; it must be the first and the last linking length"),
-        (["--scan-b", "0.1"], "--scan-b is 0.1; it must be"),
-        (["--scan-b", "0.1:x"], "--scan-b is 0.1:x; it must be"),
-        (["--scan-b", "0.1:0.3:1"], "--scan-b is 0.1:0.3:1; it must be"),
-        (["--scan-b", "0.1:0.3", "--b", "0.2"], "--b has no effect with --scan-b"),
-        (["--scan-b", "0.1:0.3", "-o", "halos.hdf5"], "--output has no effect with --scan-b"),
-        (["--scan-b", "0.1:0.3", "--properties"], "--properties has no effect with --scan-b"),
-        (["--scan-b", "0.1:0.3", "--npart-min", "0"], "--npart-min is 0; it must be at least 1"),
-        (["--scan-b", "0.1:0.3", "--plot", "numbers.xyz"], "does not have the suffix of a known format"),
-    ],
-)
-def test_invalid_options_are_reported(
-    arguments: list[str], message: str, use_devices: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    use_devices(1)
-    assert cli.main(["fof", "sample", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_scan_does_not_depend_on_the_number_of_devices(use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
     result = []

@@ -207,24 +207,3 @@ def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
     assert "--halo is 999, but the last output of" in capsys.readouterr().err
     assert cli.main(["plot", "tree", catalogue, "-o", str(tmp_path / "tree.png")]) == 2
     assert "TreeTable" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--softening", "0.1"], "--softening has no effect without --subhaloes"),
-        (["--min-bound", "5"], "--min-bound has no effect without --subhaloes"),
-        (["--candidates", "phase-space"], "--candidates has no effect without --subhaloes"),
-        (["--subhaloes", "--softening", "-1"], "--softening is -1"),
-        (["--subhaloes", "--min-bound", "0"], "--min-bound is 0"),
-        (["--subhaloes", "--unit-length", "Mpc/h"], "--subhaloes needs the units of the snapshot"),
-    ],
-)
-def test_impossible_options_of_subhaloes_are_refused(
-    arguments: list[str], words: str, one_device: None, capsys: pytest.CaptureFixture[str], write_gadget: Any,
-    tmp_path: Path, random: np.random.Generator,
-) -> None:  # fmt: skip
-    pos = random.random((40, 3))
-    path = write_gadget(tmp_path / "snapshot.hdf5", pos, columns={"Velocities": pos, "ParticleIDs": np.arange(40)})
-    assert cli.main(["fof", str(path), "-q", *arguments]) == 2
-    assert words in capsys.readouterr().err

@@ -262,8 +262,6 @@ def test_planted_error_of_neighbours_is_found(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{}"], "verify needs a result and its snapshot, but 1 files were given"),
-        (["{}", "sample", "--samples", "0"], "--samples is 0; it must be at least 1"),
         (["sample", "sample"], "sample"),
         (["{}", "{}"], "is a catalogue of groups, not a snapshot"),
     ],
