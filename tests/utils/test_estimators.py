@@ -1,12 +1,10 @@
 """`jztree_utils.estimators` compared with scikit-learn's classes, and run under its estimator checks and its tests."""
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import their_tests
 from scipy.spatial import cKDTree
 
 pytest.importorskip("sklearn", minversion="1.6")
@@ -20,7 +18,6 @@ from sklearn.neighbors import NearestNeighbors as TheirNearestNeighbors
 from sklearn.neighbors import RadiusNeighborsTransformer as TheirRadiusNeighborsTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 from jztree_utils.estimators import DBSCAN, HDBSCAN, KNeighborsTransformer, NearestNeighbors, RadiusNeighborsTransformer
 
@@ -272,60 +269,7 @@ def test_samples_too_large_for_float64_raise_like_scikit_learn(call: Any) -> Non
         call()
 
 
-# Estimator checks whose samples have more than 8 features.
-MORE_FEATURES = {
-    "check_all_zero_sample_weights_error",
-    "check_dtype_object",
-    "check_fit2d_1sample",
-    "check_sample_weight_equivalence_on_dense_data",
-}
-
-
 @pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
 def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"^samples must have absolute values of at most 3e\+144, so that"):
         kind().fit([[1e150, 0.0], [0.0, 1.0]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
-def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
-    results = check_estimator(kind(), on_fail=None, on_skip=None)
-    assert sum(result["status"] == "passed" for result in results) > 35
-    for column in results:
-        if column["status"] == "failed":
-            assert column["check_name"] in MORE_FEATURES
-            assert "jztree supports 1 to 8 features" in str(column["exception"])
-
-
-# Tests of scikit-learn that fail because of these error messages, and tests that fail for other reasons.
-DIFFERENT = ("distances must be Minkowski distances", "jztree supports 1 to 8 features")
-FAILING = {
-    "test_unsupervised_inputs": "takes a fitted estimator for samples, as does whatever reads its trees",
-    "test_query_equidistant_kth_nn": "asks that the lowest rows are chosen where the last neighbours are equally far",
-    "test_k_and_radius_neighbors_duplicates": "asks for another one of neighbours at distance 0",
-    "test_auto_algorithm": "looks at the algorithm that was chosen",
-}
-REPLACE = """
-import sklearn.cluster
-import sklearn.neighbors
-from jztree_utils import estimators
-
-sklearn.cluster.DBSCAN = estimators.DBSCAN
-for name in ("NearestNeighbors", "KNeighborsTransformer", "RadiusNeighborsTransformer"):
-    setattr(sklearn.neighbors, name, getattr(estimators, name))
-OURS, USE = [getattr(estimators, name) for name in estimators.__all__], "fit"
-"""
-THEIRS = """
-from sklearn.cluster.tests.test_dbscan import *
-from sklearn.neighbors.tests.test_graph import *
-from sklearn.neighbors.tests.test_neighbors import *
-from sklearn.neighbors.tests.test_neighbors_pipeline import *
-"""
-
-
-@pytest.mark.slow
-def test_scikit_learns_own_tests(tmp_path: Path) -> None:
-    their_tests.skip_without("sklearn.neighbors.tests.test_neighbors")
-    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    their_tests.assert_pass(cases, 50, DIFFERENT, FAILING)

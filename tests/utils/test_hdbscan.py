@@ -5,7 +5,6 @@ scikit-learn therefore gets the tree that the library found.
 """
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 pytest.importorskip("sklearn", "1.6")
 
-import their_tests
 from scipy.sparse import csgraph
 from sklearn import cluster, datasets
 from sklearn.cluster._hdbscan import _tree
@@ -437,29 +435,3 @@ def test_parameters_are_those_of_scikit_learn() -> None:
     assert {name: defaults[name] for name in reference} == {
         name: cluster.HDBSCAN().get_params()[name] for name in reference
     }
-
-
-# Tests of scikit-learn that fail because of these error messages, and tests that fail for other reasons.
-DIFFERENT = ("distances must be Minkowski distances", "HDBSCAN has Euclidean distances only")
-FAILING = {
-    "test_hdbscan_sparse": "passes sparse features",
-    "test_labelling_distinct": "reads a private attribute",
-    "test_hdbscan_tree_invalid_metric": "expects another message",
-    "test_hdbscan_default_copy_warning": "expects a warning of scikit-learn",
-}
-REPLACE = """
-import sklearn.cluster
-from jztree_utils.estimators import HDBSCAN
-from jztree_utils.hdbscan import hdbscan
-
-sklearn.cluster.HDBSCAN = HDBSCAN
-OURS, USE = [HDBSCAN], "fit"
-"""
-THEIRS = "from sklearn.cluster.tests.test_hdbscan import *\n"
-
-
-@pytest.mark.slow
-def test_scikit_learns_own_tests(tmp_path: Path) -> None:
-    their_tests.skip_without("sklearn.cluster.tests.test_hdbscan")
-    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    their_tests.assert_pass(cases, 90, DIFFERENT, FAILING)

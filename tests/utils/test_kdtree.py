@@ -1,12 +1,10 @@
 """`jztree_utils.kdtree.KDTree` compared with SciPy's, and run under SciPy's own tests."""
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import their_tests
 from scipy.spatial import cKDTree
 
 import jztree_utils
@@ -213,38 +211,6 @@ def test_workers_may_be_left_to_the_library() -> None:
     assert np.array_equal(KDTree(DATA).query(PLACES, workers=None)[1], KDTree(DATA).query(PLACES)[1])
     with pytest.raises(TypeError, match=r"workers must be an integer; 1\.5 was given"):
         KDTree(DATA).query(PLACES, workers=1.5)
-
-
-# SciPy's own tests that fail, with the reasons.
-FAILING = {
-    "test_query_pairs_eps[KDTree]": "asks for pairs beyond r, which eps allows to give; they are not given",
-    "test_kdtree_comparisons": "compares nodes",
-    "test_kdtree_weights[KDTree]": "asks for weights of nodes",
-    "test_kdtree_duplicated_inputs[KDTree]": "asks for the number of nodes",
-    "test_kdtree_tree_access": "walks through nodes",
-}
-REPLACE = """
-import scipy.spatial
-from jztree_utils.kdtree import KDTree
-
-scipy.spatial.KDTree = KDTree
-OURS, USE = [KDTree], "__init__"
-"""
-THEIRS = """
-from scipy.spatial.tests.test_kdtree import *
-
-for name in list(globals()):
-    if name.startswith("Test") and name.endswith("cKDTree"):
-        del globals()[name]
-"""
-
-
-@pytest.mark.slow
-def test_scipys_own_tests(tmp_path: Path) -> None:
-    their_tests.skip_without("scipy.spatial.tests.test_kdtree")
-    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-k", "not cKDTree")
-    assert sum(case.uses and not case.message for case in cases) >= 106
-    assert {case.name for case in cases if case.message} == FAILING.keys()
 
 
 @pytest.mark.parametrize("bound", [None, "1", [1.0, 2.0]])

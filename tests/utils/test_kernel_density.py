@@ -2,19 +2,16 @@
 
 import math
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import their_tests
 from oracles import squared_distances
 from scipy.special import logsumexp
 
 pytest.importorskip("sklearn", minversion="1.6")
 
 from sklearn.neighbors import KernelDensity as TheirKernelDensity
-from sklearn.utils.estimator_checks import check_estimator
 
 from jztree_utils.estimators import KernelDensity
 
@@ -190,37 +187,3 @@ def test_invalid_weights_and_samples_raise() -> None:
             KernelDensity().fit(np.zeros((3, 2)), sample_weight=weight)
     with pytest.raises(NotImplementedError, match="kernel is 'linear'; samples need"):
         KernelDensity(kernel="linear").fit(np.zeros((3, 2))).sample()
-
-
-# Estimator checks whose samples have more than 8 features.
-MORE_FEATURES = {
-    "check_all_zero_sample_weights_error",
-    "check_dtype_object",
-    "check_fit2d_1sample",
-    "check_sample_weight_equivalence_on_dense_data",
-}
-
-
-@pytest.mark.slow
-def test_scikit_learn_checks_of_estimators() -> None:
-    for item in check_estimator(KernelDensity(), on_fail=None, on_skip=None):
-        if item["status"] == "failed":
-            assert item["check_name"] in MORE_FEATURES, item
-            assert "jztree supports 1 to 8 features" in str(item["exception"])
-
-
-REPLACE = """
-import sklearn.neighbors
-from jztree_utils.estimators import KernelDensity
-
-sklearn.neighbors.KernelDensity = KernelDensity
-OURS, USE = [KernelDensity], "fit"
-"""
-THEIRS = "from sklearn.neighbors.tests.test_kde import *\n"
-
-
-@pytest.mark.slow
-def test_scikit_learns_own_tests(tmp_path: Path) -> None:
-    their_tests.skip_without("sklearn.neighbors.tests.test_kde")
-    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    their_tests.assert_pass(cases, 50, ("metric is 'haversine'", "jztree supports 1 to 8 features"))
