@@ -112,73 +112,51 @@ print("all equal")
         assert output.endswith("all equal\n")
 
 
-@pytest.mark.long
-def test_capacity_error_inside_user_jit_names_the_option() -> None:
-    script = """
-cfg = jz.config.KNNConfig(ghost_rows=1)
-mine = jax.jit(lambda part: jz.knn.knn.smap(mesh)(part, k=6, cfg=cfg)[0])
-part = work.near()
-for _ in range(2):
-    work.report(lambda: mine(part))
-jax.block_until_ready(mine(part))
-"""
-    ended = run_processes(START + MESH + script, timeout=SECONDS)
-    for returncode, output in ended:
-        assert returncode == 1
-        sentence = r"jztree: rank \d needs capacity for \d+ rows of .* has capacity for 116; set ghost_rows in"
-        assert len(re.findall(f"^error .*{sentence}", output, re.MULTILINE)) == 2, output
-        assert re.search(f"ends with this error(.|\n)*{sentence}", output)
-
-
 # Faults on one rank
 
 
+DIFFERENT_CALLS = {
+    "jz.knn.knn.smap(mesh, jit=True)(part, k=6 + jax.process_index())": r"knn\(.*k=6.* calls knn\(.*k=7",
+    "jz.fof.fof_labels.smap(mesh, jit=True)(part, 0.1 + 0.05 * jax.process_index())": (
+        r"fof_labels\(.*0\.1.* calls fof_labels\(.*0\.15"
+    ),
+    "(jz.knn.knn if jax.process_index() else jz.density.knn_density).smap(mesh, jit=True)(part, k=8)": (
+        r"knn_density\(.* calls knn\("
+    ),
+    "jz.knn.knn.smap(mesh, jit=True)(work.near(300 + 40 * jax.process_index()), k=6)": (
+        r"knn\(.*float32\[4, 115, 3\].* calls knn\(.*float32\[4, 125, 3\]"
+    ),
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("call", "difference"),
-    [
-        ("jz.knn.knn.smap(mesh, jit=True)(part, k=6 + jax.process_index())", r"knn\(.*k=6.* calls knn\(.*k=7"),
-        pytest.param(
-            "jz.fof.fof_labels.smap(mesh, jit=True)(part, 0.1 + 0.05 * jax.process_index())",
-            r"fof_labels\(.*0\.1.* calls fof_labels\(.*0\.15",
-            marks=SLOW,
-        ),
-        pytest.param(
-            "(jz.knn.knn if jax.process_index() else jz.density.knn_density).smap(mesh, jit=True)(part, k=8)",
-            r"knn_density\(.* calls knn\(",
-            marks=SLOW,
-        ),
-        pytest.param(
-            "jz.knn.knn.smap(mesh, jit=True)(work.near(300 + 40 * jax.process_index()), k=6)",
-            r"knn\(.*float32\[4, 115, 3\].* calls knn\(.*float32\[4, 125, 3\]",
-            marks=SLOW,
-        ),
-    ],
-)
-def test_processes_that_call_different_functions_all_raise(call: str, difference: str) -> None:
+def test_errors_of_a_rank_or_of_calls_that_differ_raise_on_all_processes() -> None:
+    """All but the last are caught. The last ends all processes."""
     script = f"""
 part = work.near()
-work.report(lambda: {call})
-work.report(lambda: jz.knn.knn.smap(mesh, jit=True)(part, k=6))
-print("went on")
-"""
-    for returncode, output in run_processes(START + MESH + script, timeout=FAULT_SECONDS):
-        assert returncode == 0, output
-        assert re.search(rf"error the calls of the processes differ: process 0 calls {difference}", output), output
-        assert output.endswith("went on\n")
-        assert output.count("error ") == 1
-
-
-@pytest.mark.long
-def test_nan_on_one_rank_ends_all_processes_with_row_and_rank() -> None:
-    script = """
-part = work.near()
+for call in {list(DIFFERENT_CALLS)}:
+    work.report(lambda: eval(call))
+jax.block_until_ready(search(part, k=6))
+print("went on", flush=True)
+cfg = jz.config.KNNConfig(ghost_rows=1)
+mine = jax.jit(lambda part: jz.knn.knn.smap(mesh)(part, k=6, cfg=cfg)[0])
+for _ in range(2):
+    work.report(lambda: mine(part))
 part.pos[3, 17] = np.nan
-jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6))
+work.report(lambda: search(part, k=6))
+jax.block_until_ready(mine(work.near()))
 """
-    for returncode, output in run_processes(START + MESH + script, timeout=FAULT_SECONDS):
-        assert returncode == 1
-        assert "jztree: on rank 3: row 17 of the positions is NaN or infinite" in output
+    for returncode, output in run_processes(START + MESH + WARM_KNN + script, timeout=SECONDS):
+        assert returncode == 1, output
+        *different, small, again, nan = re.findall("^error (.*)$", output, re.MULTILINE)
+        for error, difference in zip(different, DIFFERENT_CALLS.values(), strict=True):
+            assert re.search(f"the calls of the processes differ: process 0 calls {difference}", error)
+        assert "went on\n" in output
+        sentence = r"jztree: rank \d needs capacity for \d+ rows of .* has capacity for 116; set ghost_rows in"
+        assert re.search(sentence, small)
+        assert re.search(sentence, again)
+        assert "jztree: on rank 3: row 17 of the positions is NaN or infinite" in nan
+        assert re.search(f"ends with this error(.|\n)*{sentence}", output)
 
 
 @pytest.mark.long

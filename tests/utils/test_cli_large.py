@@ -106,34 +106,23 @@ def test_several_devices_write_the_bytes_of_a_search_in_memory(
 
 
 @pytest.mark.parametrize(
-    ("options", "moment"), [((), "catalogue1"), (("--attach", "4"), "attach0"), (("--attach", "4"), "count0")]
+    ("options", "moment", "count"),
+    [((), "catalogue1", 3), (("--attach", "4"), "attach0", 3), (("--attach", "4"), "count0", 1)],
 )
 def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interruption(
-    snapshot: Path, tmp_path: Path, options: tuple[str, ...], moment: str
+    snapshot: Path, tmp_path: Path, options: tuple[str, ...], moment: str, count: int
 ) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        SCRIPT,
-        "fof",
-        str(snapshot),
-        "-o",
-        "pieces.hdf5",
-        "--npart-min",
-        "3",
-        "--b",
-        "0.7",
-    ]
-    command += ["--memory", "200kB", "--snapshot-output", "copy.hdf5", *options]
+    command = [sys.executable, "-c", SCRIPT, "fof", str(snapshot), "-o", "pieces.hdf5", "--npart-min", "3"]
+    command += ["--b", "0.7", "--memory", "200kB", "--snapshot-output", "copy.hdf5", *options]
 
     def run(count: int, **variables: str) -> list[Ended]:
         joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
         environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
         return run_commands([command] * count, environments, cwd=tmp_path)
 
-    ends = run(3, FAIL_IN=moment)
-    assert [end.returncode for end in ends] == [2, 2, 2], ends
-    assert (tmp_path / "pieces.hdf5.pieces" / "share5" / "slab0.npz").exists()
+    ends = run(count, FAIL_IN=moment)
+    assert [end.returncode for end in ends] == [2] * count, ends
+    assert (tmp_path / "pieces.hdf5.pieces" / f"share{2 * count - 1}" / "slab0.npz").exists()
     ends = run(2)
     assert [end.returncode for end in ends] == [0, 0], ends
     copy = "--snapshot-output", str(tmp_path / "whole_copy.hdf5")
