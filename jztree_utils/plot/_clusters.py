@@ -33,13 +33,9 @@ def plot_dendrogram(
         length_unit: Unit of length in the label.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If ``min_count`` is below 2.
-        OutputError: If ``path`` cannot be written.
     """
     if min_count < 2:
         raise ValueError(f"min_count is {min_count}; it must be at least 2, the number of particles of a cluster.")
@@ -71,12 +67,8 @@ def plot_condensed_tree(
         length_unit: Unit of length in the label.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
-        OutputError: If ``path`` cannot be written.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
     """
     with drawing(path, (7.2, 5.2)) as figure:
         ax = figure.subplots()

@@ -45,13 +45,9 @@ def plot_correlation(
         length_unit: Unit of length in the labels.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If the shape of the values does not fit the statistic.
-        OutputError: If ``path`` cannot be written.
     """
     statistic = "wp" if projected else correlation.statistic
     dims = 2 if statistic == "multipoles" else 1

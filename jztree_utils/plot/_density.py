@@ -80,13 +80,9 @@ def plot_density(
         circles: Meaning of the radius of a circle in the legend; by default the words of `with_radii`.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If an array has a wrong shape, or a position is NaN or infinite.
-        OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (7.2, 6.0)) as figure:
         check_no_units(pos=pos, mass=mass, slab=slab)
@@ -140,13 +136,9 @@ def plot_halos(
         circles: Meaning of the radius of a circle in the legend; by default the words of `with_radii`.
         title: Title above the density.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If an array has a wrong shape, or a position is NaN or infinite.
-        OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (11.2, 5.2)) as figure:
         shown = view_of(pos, boxsize, axes)

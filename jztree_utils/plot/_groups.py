@@ -36,12 +36,8 @@ def plot_group_sizes(
         mass_unit: Unit of mass in the label.
         title: Title above the picture; the default is the number of groups.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
-        OutputError: If ``path`` cannot be written.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
     """
     with drawing(path, (6.4, 4.8)) as figure:
         draw_sizes(figure.subplots(), squeeze_catalogue(catalogue), mass_unit, title)
@@ -71,13 +67,9 @@ def plot_group_numbers(
         npart_min: The smallest number of particles of these groups, for the label.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If the shapes differ.
-        OutputError: If ``path`` cannot be written.
     """
     b, groups = np.asarray(b, np.float64), np.asarray(groups)
     if b.ndim != 1 or b.shape != groups.shape:
@@ -130,14 +122,10 @@ def plot_mass_function(
         length_unit, mass_unit: Units in the labels, if ``units`` is None.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If masses or the box are missing, a mass is not positive and finite, the model is unknown, or the
             numbers of groups and redshifts differ.
-        OutputError: If ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
     sets, redshifts = _sets(groups, redshift)

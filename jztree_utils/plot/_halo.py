@@ -64,13 +64,9 @@ def plot_halo(
         redshift: Redshift in the title; None shows none.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If an array has a wrong shape, or all spheres are missing.
-        OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, centre=centre, spheres=dict(spheres), boxsize=boxsize, mass=mass)
     drawn = {name: float(radius) for name, radius in spheres.items() if 0 < radius < np.inf}

@@ -52,13 +52,9 @@ def plot_neighbour_distances(
         length_unit: Unit of length in the label.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If ``distances`` has a wrong shape.
-        OutputError: If ``path`` cannot be written.
     """
     check_no_units(distances=distances, boxsize=boxsize, number_density=number_density)
     with drawing(path, (6.4, 4.8)) as figure:

@@ -37,13 +37,9 @@ def plot_profiles(
         velocity_unit: Unit of velocity in the labels.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         ValueError: If the number of labels differs from the number of centres.
-        OutputError: If ``path`` cannot be written.
     """
     radius = np.asarray(profiles.radius, np.float64)
     if labels and len(labels) != len(radius):

@@ -40,13 +40,9 @@ def plot_merger_tree(
         mass_unit: Unit of mass in the legend.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         IndexError: If ``row`` is not in the trees.
-        OutputError: If ``path`` cannot be written.
     """
     _check_row(trees, row)
     rows = trees.branch(row)
@@ -96,14 +92,10 @@ def plot_mass_histories(
         mass_unit: Unit of mass in the label.
         title: Title above the picture.
 
-    Returns:
-        The `matplotlib.figure.Figure`.
-
     Raises:
-        ImportError: If matplotlib is missing.
+        ImportError, OutputError: If matplotlib is missing, or ``path`` cannot be written.
         IndexError: If one of ``rows`` is not in the trees.
         ValueError: If the number of labels differs from the number of rows.
-        OutputError: If ``path`` cannot be written.
     """
     if labels and len(labels) != len(rows):
         raise ValueError(f"labels has {len(labels)} names for {len(rows)} rows; pass one for each row.")
