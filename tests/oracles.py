@@ -84,14 +84,15 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
     """
     total = np.zeros((len(a), len(b)))
     for d, length in enumerate(full_box(box, a.shape[1])):
-        x, y = a[:, None, d].astype(np.float64), b[None, :, d].astype(np.float64)
-        difference = x - y
+        x, y = a[:, d].astype(np.float64), b[:, d].astype(np.float64)
+        difference = x[:, None] - y
         if length > 0:
-            x, y = x.astype(np.longdouble), y.astype(np.longdouble)
+            i, j = np.nonzero(np.abs(difference) > 0.49 * length)  # for the other pairs, no shift is nearer
+            x, y = x[i].astype(np.longdouble), y[j].astype(np.longdouble)
             shift = np.rint((x - y) / length) * np.longdouble(length)
             # Shifting the coordinate that is farther out loses no digits, so the difference is rounded once.
-            difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
-        total += (difference.astype(np.float64) * factor) ** 2
+            difference[i, j] = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
+        total += (difference * factor) ** 2
     return total
 
 

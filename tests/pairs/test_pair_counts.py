@@ -126,7 +126,7 @@ SECONDS = {
 def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
     """Edges at any positions: evenly spaced edges use a formula instead of comparisons with each edge."""
     edges_b = np.minimum(SECONDS[seconds], 1) if mode == "s_mu" else SECONDS[seconds]
-    pos = np.concatenate([oracles.uniform(where_emulated(1500, 300), 3), oracles.clustered(300, 3)])
+    pos = np.concatenate([oracles.uniform(where_emulated(700, 300), 3), oracles.clustered(300, 3)])
     pos[:40, 2] = np.repeat(pos[:20, 2], 2)  # pairs at 0 along the line of sight
     pos[40:80, :2] = np.repeat(pos[40:60, :2], 2, axis=0)  # pairs at 0 across the line of sight
     for box in (None, 1.0):
