@@ -1,6 +1,7 @@
 """kNN and groups over devices, some without particles, judged like results of one device and compared with them."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,11 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
                 one_query=", part_query=query" if queries else "",
                 asked="query_counts" if queries else "counts",
             )
-            yield Case(lines, values, _JudgeNeighbours(k, x64), rows, deal + _KNN, x64)
+            yield Case(lines, values, partial(_judge_neighbours, k, x64), rows, deal + _KNN, x64)
         elif kind == "fof":
-            yield Case(_FOF_LINES, values, _JudgeLabels(x64), rows, deal + _FOF, x64)
+            yield Case(_FOF_LINES, values, partial(_judge_labels, x64), rows, deal + _FOF, x64)
         else:
-            yield Case(_CATALOGUE_LINES, values, _JudgeCatalogue(x64), rows, deal + _CATALOGUE, x64)
+            yield Case(_CATALOGUE_LINES, values, partial(_judge_catalogue, x64), rows, deal + _CATALOGUE, x64)
 
 
 def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
@@ -98,62 +99,50 @@ def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
     return [int(n) for n in random.integers(0, row_limit, ndev) * (random.random(ndev) < 0.7)]
 
 
-class _JudgeNeighbours:
-    def __init__(self, k: int, x64: bool) -> None:
-        self.k, self.x64 = k, x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        pos, query = values["pos"], values.get("query", values["pos"])
-        sides = inputs.sides(values["boxsize"], pos.shape[1])
-        everything = np.concatenate([pos, query])
-        must = unsound(everything, sides) or ("k is larger than num" if self.k > len(pos) else None)
-        if expect_error(outcome, must, may_refuse(everything, sides, self.x64)):
-            return
-        result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
-        knn.check_neighbours(pos, query, sides, result, "query" not in values)
-        for name, column in zip(("rad", "idx"), result, strict=True):
-            if not np.array_equal(column, outcome[f"one_{name}"]):
-                raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), column)
+def _judge_neighbours(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    pos, query = values["pos"], values.get("query", values["pos"])
+    sides = inputs.sides(values["boxsize"], pos.shape[1])
+    everything = np.concatenate([pos, query])
+    must = unsound(everything, sides) or ("k is larger than num" if k > len(pos) else None)
+    if expect_error(outcome, must, may_refuse(everything, sides, x64)):
+        return
+    result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
+    knn.check_neighbours(pos, query, sides, result, "query" not in values)
+    for name, column in zip(("rad", "idx"), result, strict=True):
+        if not np.array_equal(column, outcome[f"one_{name}"]):
+            raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), column)
 
 
-class _JudgeLabels:
-    def __init__(self, x64: bool) -> None:
-        self.x64 = x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        if expect_error(outcome, *fof.refusal(values, self.x64)):
-            return
-        rows, label = np.asarray(outcome["rows"]), np.asarray(outcome["igroup"])
-        sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fof.check_order(values["pos"], values["pos"][rows], rows, len(rows), sides, "z")
-        if not np.array_equal(label, oracles.smallest_members(label)):
-            raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        rlink = values["rlink"][rows] if np.ndim(values["rlink"]) else values["rlink"]
-        fof.check_partition(label, *fof.partitions(values["pos"][rows], rlink, sides))
+def _judge_labels(x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    if expect_error(outcome, *fof.refusal(values, x64)):
+        return
+    rows, label = np.asarray(outcome["rows"]), np.asarray(outcome["igroup"])
+    sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
+    fof.check_order(values["pos"], values["pos"][rows], rows, len(rows), sides, "z")
+    if not np.array_equal(label, oracles.smallest_members(label)):
+        raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
+    rlink = values["rlink"][rows] if np.ndim(values["rlink"]) else values["rlink"]
+    fof.check_partition(label, *fof.partitions(values["pos"][rows], rlink, sides))
 
 
-class _JudgeCatalogue:
-    def __init__(self, x64: bool) -> None:
-        self.x64 = x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        must, may = fof.refusal(values, self.x64)
-        if expect_error(outcome, must, may or groups_may_vanish(values["pos"])):
-            return
-        rows = np.asarray(outcome["rows"])
-        if not np.array_equal(np.sort(rows), np.arange(len(values["pos"]))):
-            raise WrongError("rows that came back are not those that were given", len(values["pos"]), rows)
-        cata, one = outcome["counted"], outcome["one"]
-        for name in ("count", "com_pos", "com_inertia_radius", "max_radius"):
-            many, single = np.asarray(getattr(cata, name)), np.asarray(getattr(one, name))
-            eps = float(np.finfo(values["pos"].dtype).eps)
-            scale = float(np.abs(values["pos"]).max(initial=0)) + float(np.max(values["boxsize"] or 0.0))
-            if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
-                raise WrongError(f"{name} depends on the number of devices", single, many)
-        sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        surely, possibly = fof.partitions(values["pos"], float(values["rlink"]), sides)
-        if np.array_equal(surely, possibly):
-            _check_runs(cata, rows, possibly)
+def _judge_catalogue(x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    must, may = fof.refusal(values, x64)
+    if expect_error(outcome, must, may or groups_may_vanish(values["pos"])):
+        return
+    rows = np.asarray(outcome["rows"])
+    if not np.array_equal(np.sort(rows), np.arange(len(values["pos"]))):
+        raise WrongError("rows that came back are not those that were given", len(values["pos"]), rows)
+    cata, one = outcome["counted"], outcome["one"]
+    for name in ("count", "com_pos", "com_inertia_radius", "max_radius"):
+        many, single = np.asarray(getattr(cata, name)), np.asarray(getattr(one, name))
+        eps = float(np.finfo(values["pos"].dtype).eps)
+        scale = float(np.abs(values["pos"]).max(initial=0)) + float(np.max(values["boxsize"] or 0.0))
+        if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
+            raise WrongError(f"{name} depends on the number of devices", single, many)
+    sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
+    surely, possibly = fof.partitions(values["pos"], float(values["rlink"]), sides)
+    if np.array_equal(surely, possibly):
+        _check_runs(cata, rows, possibly)
 
 
 def _check_runs(cata: Any, rows: np.ndarray, label: np.ndarray) -> None:

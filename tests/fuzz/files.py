@@ -4,6 +4,7 @@ To run a report, put the tests on the path (``PYTHONPATH=tests``), because it us
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,26 +60,22 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     read, column, rows = _READERS[name]
     for _ in range(_CASES):
         lines = f'path = folder / "{name}"' + _LINES.format(read=read, rows=rows)
-        yield Case(lines, {"seed": int(random.integers(2**31))}, _Judge(column), setup=_MADE)
+        yield Case(lines, {"seed": int(random.integers(2**31))}, partial(_judge, column), setup=_MADE)
 
 
-class _Judge:
-    def __init__(self, column: str) -> None:
-        self.column = column
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        if outcome.error is not None:
-            if not isinstance(outcome.error, SnapshotError):
-                raise WrongError("a file that is refused by another error", "SnapshotError", repr(outcome.error))
-            return
-        original, result, rows = outcome["original"], outcome["found"], outcome["rows"]
-        for name in getattr(result, "__dataclass_fields__", ()):
-            old, new = getattr(original, name), getattr(result, name)
-            if np.ndim(new) == 0 or not isinstance(new, np.ndarray):
-                continue
-            if len(new) != rows:
-                raise WrongError(f"{name} was read with another number of rows", rows, (len(new), outcome["told"]))
-            if np.ndim(old) > 0 and new.shape[1:] != np.shape(old)[1:]:
-                raise WrongError(f"{name} was read in another shape", np.shape(old), (new.shape, outcome["told"]))
-        if len(getattr(original, self.column)) != rows:
-            raise WrongError("a file that is not damaged was read with another number of rows", rows, original)
+def _judge(column: str, values: dict[str, Any], outcome: Outcome) -> None:
+    if outcome.error is not None:
+        if not isinstance(outcome.error, SnapshotError):
+            raise WrongError("a file that is refused by another error", "SnapshotError", repr(outcome.error))
+        return
+    original, result, rows = outcome["original"], outcome["found"], outcome["rows"]
+    for name in getattr(result, "__dataclass_fields__", ()):
+        old, new = getattr(original, name), getattr(result, name)
+        if np.ndim(new) == 0 or not isinstance(new, np.ndarray):
+            continue
+        if len(new) != rows:
+            raise WrongError(f"{name} was read with another number of rows", rows, (len(new), outcome["told"]))
+        if np.ndim(old) > 0 and new.shape[1:] != np.shape(old)[1:]:
+            raise WrongError(f"{name} was read in another shape", np.shape(old), (new.shape, outcome["told"]))
+    if len(getattr(original, column)) != rows:
+        raise WrongError("a file that is not damaged was read with another number of rows", rows, original)

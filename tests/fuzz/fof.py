@@ -1,6 +1,7 @@
 """Friends-of-friends labels of hostile sets, judged by all pairs within the linking length."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from .case import Case, Outcome, WrongError, expect_error
 from .distances import distances, may_refuse, on_lattice, unsound, within
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _PART = "jz.data.ParticleData(pos=pos, id=np.arange(len(pos), dtype=np.int32), num=num)"
 _CALLS = {
     "eager": "partz, igroup = jz.fof.fof_labels({part}, rlink, boxsize, output_order={order!r})",
@@ -35,9 +35,11 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     lines = _CALLS[method].format(part=_PART, order=order)
     setup = _TRACED.format(order=order) if method == "traced" else ""
     each = bool(random.random() < 0.4)
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         values = set_of(random, x64, dtype, rows, dims, method == "traced", each)
-        yield Case(lines, values, _Judge(order, x64), {"num": ("pos", "rlink") if each else ("pos",)}, setup, x64)
+        yield Case(
+            lines, values, partial(_judge, order, x64), {"num": ("pos", "rlink") if each else ("pos",)}, setup, x64
+        )
 
 
 def set_of(
@@ -120,25 +122,21 @@ def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
     return must, may_refuse(pos, np.append(sides, rlink), x64)
 
 
-class _Judge:
-    def __init__(self, order: str, x64: bool) -> None:
-        self.order, self.x64 = order, x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        if expect_error(outcome, *refusal(values, self.x64)):
-            return
-        num = values["num"]
-        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        rows, label = np.asarray(outcome["partz"].id), np.asarray(outcome["igroup"])
-        check_order(values["pos"], np.asarray(outcome["partz"].pos), rows, num, sides, self.order)
-        if not np.array_equal(label[num:], np.arange(num, len(label))):
-            raise WrongError("rows beyond num are not groups of their own", np.arange(num, len(label)), label[num:])
-        label = label[:num]
-        if not np.array_equal(label, oracles.smallest_members(label)):
-            raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        rlink = values["rlink"]
-        surely, possibly = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
-        check_partition(label, surely, possibly)
+def _judge(order: str, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    if expect_error(outcome, *refusal(values, x64)):
+        return
+    num = values["num"]
+    pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+    rows, label = np.asarray(outcome["partz"].id), np.asarray(outcome["igroup"])
+    check_order(values["pos"], np.asarray(outcome["partz"].pos), rows, num, sides, order)
+    if not np.array_equal(label[num:], np.arange(num, len(label))):
+        raise WrongError("rows beyond num are not groups of their own", np.arange(num, len(label)), label[num:])
+    label = label[:num]
+    if not np.array_equal(label, oracles.smallest_members(label)):
+        raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
+    rlink = values["rlink"]
+    surely, possibly = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
+    check_partition(label, surely, possibly)
 
 
 def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:

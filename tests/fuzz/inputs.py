@@ -13,6 +13,11 @@ def pick(random: np.random.Generator, *choices: Any) -> Any:
     return choices[int(random.integers(len(choices)))]
 
 
+def cases(method: str) -> range:
+    """Return the cases of one shape, fewer of them if JAX compiles single operations, which takes longer."""
+    return range(6 if method == "eager" else 24)
+
+
 def mode(random: np.random.Generator) -> tuple[bool, Any]:
     """Return whether JAX's 64-bit mode is on, and the dtype of positions."""
     x64 = bool(random.random() < 0.5)

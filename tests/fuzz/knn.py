@@ -1,6 +1,7 @@
 """Nearest neighbours of hostile sets, judged by all distances in extended precision."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from .case import Case, Outcome, WrongError, expect_error
 from .distances import distances, may_refuse, on_lattice, rounding, unsound
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _PARTS = ("pos", "jz.data.Pos(pos=pos, num=num)", "SimpleNamespace(pos=pos, num=num)")
 _CALLS = {
     "eager": "rad, idx = jz.knn.knn({part}, {k}, boxsize=boxsize{query})",
@@ -34,11 +34,11 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     query = ", part_query=query" if queries else ""
     lines = _CALLS[method].format(part=part, k=k, query=query, query_argument="query" if queries else "None")
     setup = _TRACED.format(k=k) if method == "traced" else ""
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         values = _values(random, x64, dtype, rows, dims, queries, method)
         if part == "pos":
             del values["num"]
-        judge = _Judge(k, x64)
+        judge = partial(_judge, k, x64)
         yield Case(lines, values, judge, {"num": ("pos",), "": ("query",)}, setup, x64)
 
 
@@ -64,26 +64,22 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
         inputs.spoil_position(random, values)
 
 
-class _Judge:
-    def __init__(self, k: int, x64: bool) -> None:
-        self.k, self.x64 = k, x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num = values.get("num", len(values["pos"]))
-        pos = values["pos"][:num]
-        sides = inputs.sides(values["boxsize"], pos.shape[1])
-        reason = unsound(pos, sides) or ("k is larger than num" if self.k > num else None)
-        reason = reason or (unsound(values["query"], sides) if "query" in values else None)
-        everything = np.concatenate([pos, values.get("query", pos[:0])])
-        if expect_error(outcome, reason, may_refuse(everything, sides, self.x64)):
-            return
-        rad, idx = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
-        if "posz" in outcome.names:
-            pos = permuted(np.asarray(outcome["posz"].pos)[:num], pos)
-        query = values.get("query", pos)
-        check_padding(rad[len(query) :], idx[len(query) :])
-        rad, idx = rad[: len(query)], idx[: len(query)]
-        check_neighbours(pos, query, sides, (rad, idx), "query" not in values)
+def _judge(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    num = values.get("num", len(values["pos"]))
+    pos = values["pos"][:num]
+    sides = inputs.sides(values["boxsize"], pos.shape[1])
+    reason = unsound(pos, sides) or ("k is larger than num" if k > num else None)
+    reason = reason or (unsound(values["query"], sides) if "query" in values else None)
+    everything = np.concatenate([pos, values.get("query", pos[:0])])
+    if expect_error(outcome, reason, may_refuse(everything, sides, x64)):
+        return
+    rad, idx = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
+    if "posz" in outcome.names:
+        pos = permuted(np.asarray(outcome["posz"].pos)[:num], pos)
+    query = values.get("query", pos)
+    check_padding(rad[len(query) :], idx[len(query) :])
+    rad, idx = rad[: len(query)], idx[: len(query)]
+    check_neighbours(pos, query, sides, (rad, idx), "query" not in values)
 
 
 def permuted(result: np.ndarray, given: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Nearest neighbours within a radius in hostile sets, by kNN and with their counts, judged by all pairs."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from .fof import linking_length
 from .inputs import pick
 from .knn import check_radii
 
-_CASES = 24  # of one shape
 _PART = "part = jz.data.Pos(pos=pos, num=num)\n"
 _CALLS = {
     "eager": "rad, idx = jz.nearest(part, {k}, boxsize=boxsize{query}, max_radius=radius)\n"
@@ -48,7 +48,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking if each else ("pos",)}
     if queries and not each:
         of_rows[""] = ("query",)
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         points = inputs.points(random, rows, dims, dtype, kind)
         values = points.arguments(random)
         if queries:
@@ -59,7 +59,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
                 values["radius"] = np.asarray(values["radius"], kind)
         if random.random() < 0.08:
             _spoil(random, values)
-        yield Case(lines, values, _Judge(k, x64), of_rows, setup, x64)
+        yield Case(lines, values, partial(_judge, k, x64), of_rows, setup, x64)
 
 
 def _radius(random: np.random.Generator, points: inputs.Points, asking: int, each: bool) -> Any:
@@ -82,37 +82,27 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
         inputs.spoil_position(random, values)
 
 
-class _Judge:
-    def __init__(self, k: int, x64: bool) -> None:
-        self.k, self.x64 = k, x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num, query = values["num"], values.get("query")
-        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        asking = num if query is None else len(query)
-        radius = np.broadcast_to(
-            np.asarray(values["radius"], np.float64), len(values["pos"] if query is None else query)
-        )
-        radius = radius[:asking]
-        everything = pos if query is None else np.concatenate([pos, query])
-        # A single radius is checked even if there are no queries.
-        looked_at = radius if np.ndim(values["radius"]) else np.asarray(values["radius"])
-        must = unsound(everything, sides) or (
-            None if (looked_at >= 0).all() else "a radius is negative or not a number"
-        )
-        lengths = np.append(sides, radius[np.isfinite(radius)])
-        if expect_error(outcome, must, may_refuse(everything, lengths, self.x64)):
-            return
-        rad, idx, result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"]), outcome["found"]
-        if not (np.array_equal(rad, result.distance) and np.array_equal(idx, result.index)):
-            raise WrongError(
-                "nearest_within is not knn with that max_radius", (rad, idx), (result.distance, result.index)
-            )
-        count = np.asarray(result.count)
-        if not (np.isinf(rad[asking:]).all() and (idx[asking:] == -1).all() and (count[asking:] == 0).all()):
-            raise WrongError("rows beyond num have neighbours", "inf, -1 and 0", (rad[asking:], idx[asking:]))
-        own = query is None
-        _check(pos, pos if query is None else query, radius, sides, (rad[:asking], idx[:asking], count[:asking]), own)
+def _judge(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    num, query = values["num"], values.get("query")
+    pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+    asking = num if query is None else len(query)
+    radius = np.broadcast_to(np.asarray(values["radius"], np.float64), len(values["pos"] if query is None else query))
+    radius = radius[:asking]
+    everything = pos if query is None else np.concatenate([pos, query])
+    # A single radius is checked even if there are no queries.
+    looked_at = radius if np.ndim(values["radius"]) else np.asarray(values["radius"])
+    must = unsound(everything, sides) or (None if (looked_at >= 0).all() else "a radius is negative or not a number")
+    lengths = np.append(sides, radius[np.isfinite(radius)])
+    if expect_error(outcome, must, may_refuse(everything, lengths, x64)):
+        return
+    rad, idx, result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"]), outcome["found"]
+    if not (np.array_equal(rad, result.distance) and np.array_equal(idx, result.index)):
+        raise WrongError("nearest_within is not knn with that max_radius", (rad, idx), (result.distance, result.index))
+    count = np.asarray(result.count)
+    if not (np.isinf(rad[asking:]).all() and (idx[asking:] == -1).all() and (count[asking:] == 0).all()):
+        raise WrongError("rows beyond num have neighbours", "inf, -1 and 0", (rad[asking:], idx[asking:]))
+    own = query is None
+    _check(pos, pos if query is None else query, radius, sides, (rad[:asking], idx[:asking], count[:asking]), own)
 
 
 def _check(

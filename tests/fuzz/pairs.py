@@ -1,6 +1,7 @@
 """Lists of pairs with all images in the box, in hostile sets and small boxes, judged by all pairs and images."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from .distances import may_refuse, unsound
 from .fof import linking_length
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _FARTHEST = 2.5  # largest radius in box lengths
 _PART = "part = jz.data.Pos(pos=pos, num=num)\n"
 _CALLS = {
@@ -33,7 +33,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     asking += ("radius",) if each else ()
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking}
     kind = "separate" if queries else "full" if full else "half"
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         points = inputs.points(random, rows, dims, dtype)
         values = points.arguments(random)
         if queries:
@@ -42,7 +42,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if random.random() < 0.08:
             _spoil(random, values)
         lines = _PART + _CALLS[method].format(options=options)
-        yield Case(lines, values, _Judge(kind, x64), of_rows, "", x64)
+        yield Case(lines, values, partial(_judge, kind, x64), of_rows, "", x64)
 
 
 def _radius(random: np.random.Generator, points: inputs.Points, asking: int, each: bool) -> Any:
@@ -60,26 +60,22 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
         inputs.spoil_position(random, values)
 
 
-class _Judge:
-    def __init__(self, kind: str, x64: bool) -> None:
-        self.kind, self.x64 = kind, x64
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num = values["num"]
-        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        query = values.get("query", pos)
-        radius = np.broadcast_to(values["radius"], len(values.get("query", values["pos"])))[: len(query)]
-        everything = np.concatenate([pos, query])
-        must = unsound(everything, sides) or _unsound_radius(np.asarray(values["radius"]), radius, sides)
-        # The shifts of such positions overflow.
-        far = np.abs(everything.astype(np.float64)) / 2.0**29 >= np.where(sides > 0, sides, np.inf)
-        may = "a position is too many boxes away" if must is None and far.any() else None
-        finite = radius[np.isfinite(radius)]
-        if expect_error(outcome, must, may or may_refuse(everything, np.append(sides, finite), self.x64)):
-            return
-        if far.any():
-            raise WrongError("no error although a position is too many boxes away", "an error", "an answer")
-        _check(_Images(pos, query, radius, sides, self.kind), outcome["pairs"])
+def _judge(kind: str, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    num = values["num"]
+    pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+    query = values.get("query", pos)
+    radius = np.broadcast_to(values["radius"], len(values.get("query", values["pos"])))[: len(query)]
+    everything = np.concatenate([pos, query])
+    must = unsound(everything, sides) or _unsound_radius(np.asarray(values["radius"]), radius, sides)
+    # The shifts of such positions overflow.
+    far = np.abs(everything.astype(np.float64)) / 2.0**29 >= np.where(sides > 0, sides, np.inf)
+    may = "a position is too many boxes away" if must is None and far.any() else None
+    finite = radius[np.isfinite(radius)]
+    if expect_error(outcome, must, may or may_refuse(everything, np.append(sides, finite), x64)):
+        return
+    if far.any():
+        raise WrongError("no error although a position is too many boxes away", "an error", "an answer")
+    _check(_Images(pos, query, radius, sides, kind), outcome["pairs"])
 
 
 def _unsound_radius(given: np.ndarray, radius: np.ndarray, sides: np.ndarray) -> str | None:

@@ -14,7 +14,6 @@ from .distances import distances, may_refuse, unsound
 from .fof import check_partition, linking_length, partitions
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _PART = "jz.data.ParticleData(pos=pos, vel=vel, num=num)"
 _OPTIONS = "rlink, vlink, boxsize=boxsize, group_rlink=group_rlink"
 _CALLS = {
@@ -28,7 +27,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 5))
     method, adaptive = pick(random, "eager", "jit", "jit"), bool(random.random() < 0.5)
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         values = _values(random, rows, dims, dtype, adaptive)
         if random.random() < 0.08:
             inputs.spoil_position(random, values)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from .distances import may_refuse, unsound, within
 from .fof import linking_length
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _CALLS = {
     "eager": "count = jz.radius.count_within(part, radius, boxsize=boxsize)\n"
     "lists = jz.radius.neighbours_within(part, radius, boxsize=boxsize, nearest_first={nearest})",
@@ -33,14 +33,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
     nearest, minimum = bool(random.random() < 0.5), int(pick(random, 1, 2, 3, 3, 3, 8, 40))
     lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[method].format(nearest=nearest, least=minimum)
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         points = inputs.points(random, rows, dims, dtype)
         radius = linking_length(random, points.pos[: points.num], points.sides, points.length)
         values = points.arguments(random) | {"radius": radius}
         if random.random() < 0.08:
             _spoil(random, values)
         judge = functools.partial(_judge_clusters, minimum) if method == "dbscan" else _judge_lists
-        yield Case(lines, values, _Judge(judge, x64, method == "dbscan"), {"num": ("pos",)}, "", x64)
+        yield Case(lines, values, partial(_judge, judge, x64, method == "dbscan"), {"num": ("pos",)}, "", x64)
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
@@ -50,19 +50,15 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
         inputs.spoil_position(random, values)
 
 
-class _Judge:
-    def __init__(self, judge: Any, x64: bool, finite: bool) -> None:
-        self.judge, self.x64, self.finite = judge, x64, finite
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num, radius = values["num"], float(values["radius"])
-        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        must = unsound(pos, sides)
-        if not radius >= 0 or (self.finite and np.isinf(radius)):
-            must = must or "the radius is negative or not finite"
-        if expect_error(outcome, must, may_refuse(pos, np.append(sides, min(radius, 1e308)), self.x64)):
-            return
-        self.judge(num, *within(pos, pos, np.full(num, radius), sides), outcome)
+def _judge(judge: Any, x64: bool, finite: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    num, radius = values["num"], float(values["radius"])
+    pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+    must = unsound(pos, sides)
+    if not radius >= 0 or (finite and np.isinf(radius)):
+        must = must or "the radius is negative or not finite"
+    if expect_error(outcome, must, may_refuse(pos, np.append(sides, min(radius, 1e308)), x64)):
+        return
+    judge(num, *within(pos, pos, np.full(num, radius), sides), outcome)
 
 
 def _judge_lists(num: int, surely: np.ndarray, possibly: np.ndarray, outcome: Outcome) -> None:

@@ -1,6 +1,7 @@
 """Subhaloes of hostile sets, judged by sums over all pairs of their members, and by the order of the table."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         values = _set(random, rows, dims, dtype)
         if random.random() < 0.1 and rows:
             values["vel"][random.integers(rows)] = np.nan
-        yield Case(lines, values, _Judge(min_bound), {"num": ("pos", "vel", "mass")}, "", x64)
+        yield Case(lines, values, partial(_judge, min_bound), {"num": ("pos", "vel", "mass")}, "", x64)
 
 
 def _set(random: np.random.Generator, rows: int, dims: int, dtype: Any) -> dict[str, Any]:
@@ -53,42 +54,38 @@ def _set(random: np.random.Generator, rows: int, dims: int, dtype: Any) -> dict[
     }
 
 
-class _Judge:
-    def __init__(self, min_bound: int) -> None:
-        self.min_bound = min_bound
-
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num = values["num"]
-        reason = "a velocity is NaN" if np.isnan(values["vel"][:num]).any() else None
-        if expect_error(outcome, reason):
-            return
-        result, cata = outcome["result"], outcome["cata"]
-        label, energy, table = np.asarray(result.subhalo), np.asarray(result.energy), result.columns()
-        _same(
-            "the number of bound particles is wrong",
-            np.bincount(label + 1, minlength=len(table["count"]) + 1)[1:],
-            table["count"],
+def _judge(min_bound: int, values: dict[str, Any], outcome: Outcome) -> None:
+    num = values["num"]
+    reason = "a velocity is NaN" if np.isnan(values["vel"][:num]).any() else None
+    if expect_error(outcome, reason):
+        return
+    result, cata = outcome["result"], outcome["cata"]
+    label, energy, table = np.asarray(result.subhalo), np.asarray(result.energy), result.columns()
+    _same(
+        "the number of bound particles is wrong",
+        np.bincount(label + 1, minlength=len(table["count"]) + 1)[1:],
+        table["count"],
+    )
+    if (table["count"] < min_bound).any() or (label[num:] >= 0).any() or (energy[label < 0] != 0).any():
+        raise WrongError("a subhalo has too few particles, or particles that do not exist", "", table["count"])
+    _check_order(table)
+    pos, vel, mass = (
+        np.asarray(column) for column in (outcome["grouped"].pos, outcome["grouped"].vel, outcome["grouped"].mass)
+    )
+    constants = {name: values[name] for name in ("gravity", "softening", "hubble")}
+    world = World(pos, vel, mass, np.zeros(0), **constants, scale_factor=0.5)
+    for number in range(len(table["count"])):
+        rows = np.flatnonzero(label == number)
+        begin, group = (
+            np.asarray(cata.offset)[table["group"][number]],
+            np.asarray(cata.count)[table["group"][number]],
         )
-        if (table["count"] < self.min_bound).any() or (label[num:] >= 0).any() or (energy[label < 0] != 0).any():
-            raise WrongError("a subhalo has too few particles, or particles that do not exist", "", table["count"])
-        _check_order(table)
-        pos, vel, mass = (
-            np.asarray(column) for column in (outcome["grouped"].pos, outcome["grouped"].vel, outcome["grouped"].mass)
-        )
-        constants = {name: values[name] for name in ("gravity", "softening", "hubble")}
-        world = World(pos, vel, mass, np.zeros(0), **constants, scale_factor=0.5)
-        for number in range(len(table["count"])):
-            rows = np.flatnonzero(label == number)
-            begin, group = (
-                np.asarray(cata.offset)[table["group"][number]],
-                np.asarray(cata.count)[table["group"][number]],
-            )
-            if rows[0] < begin or rows[-1] >= begin + group:
-                raise WrongError("a subhalo has particles of another group", (begin, group), rows)
-            if not (energy[rows] < 0).all() or energy[table["most_bound"][number]] != energy[rows].min():
-                raise WrongError("a particle is not bound, or the most bound one is wrong", "", energy[rows])
-            if values["boxsize"] is None:
-                _check_energies(world, rows, energy[rows], table["vel"][number])
+        if rows[0] < begin or rows[-1] >= begin + group:
+            raise WrongError("a subhalo has particles of another group", (begin, group), rows)
+        if not (energy[rows] < 0).all() or energy[table["most_bound"][number]] != energy[rows].min():
+            raise WrongError("a particle is not bound, or the most bound one is wrong", "", energy[rows])
+        if values["boxsize"] is None:
+            _check_energies(world, rows, energy[rows], table["vel"][number])
 
 
 def _check_energies(world: World, rows: np.ndarray, energy: np.ndarray, vel: np.ndarray) -> None:

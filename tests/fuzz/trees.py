@@ -1,6 +1,7 @@
 """Minimum spanning trees of hostile sets, judged by Kruskal's algorithm on all pairs in extended precision."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from .case import Case, Outcome, WrongError, expect_error
 from .distances import distances, may_refuse, on_lattice, rounding, unsound
 from .inputs import pick
 
-_CASES = 24  # of one shape
 _PART = "jz.data.Pos(pos=pos, num=num)"
 _CALLS = {
     "eager": "tree = jz.spanning_tree({part}, boxsize=boxsize, core_k={core_k})",
@@ -30,40 +30,37 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     lines = _CALLS[method].format(part=_PART, core_k=core_k)
     setup = _TRACED.format(core_k=core_k) if method == "traced" else ""
     kind = np.float64 if x64 else np.float32
-    for _ in range(_CASES if method != "eager" else _CASES // 4):
+    for _ in inputs.cases(method):
         values = inputs.points(random, rows, dims, dtype, kind if method == "traced" else None).arguments(random)
         if random.random() < 0.08:
             inputs.spoil_position(random, values)
-        yield Case(lines, values, _Judge(core_k or 1, x64), {"num": ("pos",)}, setup, x64)
+        yield Case(lines, values, partial(_judge, core_k or 1, x64), {"num": ("pos",)}, setup, x64)
 
 
-class _Judge:
-    def __init__(self, core_k: int, x64: bool) -> None:
-        self.core_k, self.x64 = core_k, x64
+def _judge(core_k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
+    num = values["num"]
+    pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+    reason = unsound(pos, sides) or ("core_k is above num" if core_k > max(num, 1) else None)
+    if expect_error(outcome, reason, may_refuse(pos, sides, x64)):
+        return
+    tree, edges = outcome["tree"], max(num - 1, 0)
+    ends, length = np.stack([tree.i, tree.j], axis=1), np.asarray(tree.length)
+    if int(tree.num) != edges or not ((ends[edges:] == -1).all() and np.isinf(length[edges:]).all()):
+        raise WrongError("there are not num - 1 edges", edges, (tree.num, ends))
+    check_tree(_lengths(core_k, pos, sides), ends[:edges], length[:edges], rounding(pos, sides))
+    if on_lattice(pos, sides):
+        expected = oracles.kruskal(_lengths(core_k, pos, sides))
+        if not np.array_equal(ends[:edges], expected):
+            raise WrongError("ties do not go to the lower rows", expected, ends[:edges])
 
-    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num = values["num"]
-        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        reason = unsound(pos, sides) or ("core_k is above num" if self.core_k > max(num, 1) else None)
-        if expect_error(outcome, reason, may_refuse(pos, sides, self.x64)):
-            return
-        tree, edges = outcome["tree"], max(num - 1, 0)
-        ends, length = np.stack([tree.i, tree.j], axis=1), np.asarray(tree.length)
-        if int(tree.num) != edges or not ((ends[edges:] == -1).all() and np.isinf(length[edges:]).all()):
-            raise WrongError("there are not num - 1 edges", edges, (tree.num, ends))
-        check_tree(self._lengths(pos, sides), ends[:edges], length[:edges], rounding(pos, sides))
-        if on_lattice(pos, sides):
-            expected = oracles.kruskal(self._lengths(pos, sides))
-            if not np.array_equal(ends[:edges], expected):
-                raise WrongError("ties do not go to the lower rows", expected, ends[:edges])
 
-    def _lengths(self, pos: np.ndarray, sides: np.ndarray) -> np.ndarray:
-        """Return the lengths of edges between all pairs."""
-        every = distances(pos, pos, sides)
-        if self.core_k == 1 or not len(pos):
-            return every
-        core = np.sort(every, axis=1)[:, self.core_k - 1]
-        return np.maximum(every, np.maximum(core[:, None], core))
+def _lengths(core_k: int, pos: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """Return the lengths of edges between all pairs."""
+    every = distances(pos, pos, sides)
+    if core_k == 1 or not len(pos):
+        return every
+    core = np.sort(every, axis=1)[:, core_k - 1]
+    return np.maximum(every, np.maximum(core[:, None], core))
 
 
 def check_tree(every: np.ndarray, ends: np.ndarray, length: np.ndarray, atol: float) -> None:
