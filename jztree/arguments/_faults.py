@@ -42,6 +42,27 @@ def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault
     return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
 
 
+def check_in_range(
+    out_of_range: jax.Array,
+    dtype: jnp.dtype,
+    quantity: str,
+    units: str = "other units",
+    columns: str = "positions and masses",
+) -> jax.Array:
+    """Return 0. Raise on every rank if a result is outside the range of its dtype.
+
+    Args:
+        out_of_range: ``(q,)``, whether a result is.
+        dtype: The dtype of the results.
+        quantity: The result in the message, with ``{0}`` for its row.
+        units: What to choose, such as other units.
+        columns: The arguments that can be float64.
+    """
+    row = first_row(out_of_range)
+    advice = f"choose {units}, or switch on jax_enable_x64 and give {columns} in float64."
+    return comm.check(0, row >= 0, [row], f"{quantity} is outside the range of {dtype}; {advice}")
+
+
 def _marked_rows(marked: jax.Array, num: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return the first marked row and the number of marked rows, int32.
 

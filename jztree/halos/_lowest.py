@@ -14,10 +14,10 @@ from .. import comm, kernels
 from ..arguments import (
     Kind,
     check_box,
+    check_in_range,
     check_particles,
     check_range,
     check_real,
-    first_row,
     flat,
     mass_rows,
 )
@@ -30,10 +30,6 @@ from ._whole_groups import whole_groups
 
 _MAX_DIMS = 4
 _BAD_SOFTENING = "softening is negative or not finite; pass a length of at least 0."
-_LOST = (
-    "the potential (mass over length) of the group in row {0} of the catalogue is outside the range of %s; choose "
-    "other units, or switch on jax_enable_x64 and give positions and masses in float64."
-)
 
 
 class LowestParticle(NamedTuple):
@@ -120,8 +116,8 @@ def lowest_potential_particle(
     lowest, ends = _find(part, cata, length, box, group_rows)
     marks = _marks(lowest, cata, ends, n)
     densest = densest_particle(grouped, cata, marks)
-    row = first_row(~jnp.isfinite(lowest.potential))
-    checked = comm.check(0, row >= 0, [row], _LOST % pos.dtype)
+    quantity = "the potential (mass over length) of the group in row {0} of the catalogue"
+    checked = check_in_range(~jnp.isfinite(lowest.potential), pos.dtype, quantity)
     potential = jnp.where(checked == 0, lowest.potential, jnp.nan)
     return LowestParticle(densest.part, of_groups(cata, potential), densest.where)
 

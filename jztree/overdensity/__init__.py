@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Kind, check_range, check_real, first_row, flat, root_of_constant, shape_of, shown
+from ..arguments import Kind, check_in_range, check_range, check_real, flat, root_of_constant, shape_of, shown
 from ..config import OverdensityConfig, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
@@ -43,10 +43,6 @@ __all__ = [
     "spherical_overdensity",
 ]
 
-_LOST = (
-    "the radius, the mass or vmax of the sphere in row {0} is outside the range of %s; choose other units, or switch "
-    "on jax_enable_x64 and give positions and masses in float64."
-)
 _BAD_DENSITY = "a density is not positive and finite; give mean densities such as 200 times the critical density."
 
 
@@ -165,8 +161,8 @@ def spherical_overdensity(
 
 def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """Return 0. Raise on every rank if a result is out of the range of its dtype."""
-    row = first_row(_is_lost(radius, mass, count, vmax, dims))
-    return comm.check(0, row >= 0, [row], _LOST % radius.dtype)
+    out_of_range = _is_lost(radius, mass, count, vmax, dims)
+    return check_in_range(out_of_range, radius.dtype, "the radius, the mass or vmax of the sphere in row {0}")
 
 
 @functools.partial(jax.jit, static_argnames="dims", inline=True)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import Radii, first_row, flat, root_of_constant
+from ..arguments import Radii, check_in_range, first_row, flat, root_of_constant
 from ..config import RadiusConfig, without_masses
 from ..jax_ext import exact_to_float
 from ..particles import Array, Index, Particles
@@ -23,10 +23,6 @@ from ._spheres import widest_sphere
 
 _MIN_RADII = 2
 
-_LOST = (
-    "a mass, a density or a circular velocity around the centre in row {0} is outside the range of %s; choose other "
-    "units, or switch on jax_enable_x64 and give positions and masses in float64."
-)
 _TOO_WIDE = (
     "the largest radius in row {0} is infinite or above half the smallest periodic length, so the sphere would overlap "
     "its periodic images; use smaller radii, or boxsize=None."
@@ -128,10 +124,9 @@ def radial_profiles(
     counts, masses = (table.reshape(radius.shape) for table in prepared.send_back(list(within)))
     profiles = _profiles(radius, masses, counts, unit, weighed.dims)
     lost = jnp.stack([~jnp.isfinite(column).all(axis=1) for column in profiles[:5]]).any(axis=0)
-    row = first_row(lost)
-    return profiles._replace(
-        shell_count=comm.after(profiles.shell_count, comm.check(0, row >= 0, [row], _LOST % radius.dtype))
-    )
+    quantity = "a mass, a density or a circular velocity around the centre in row {0}"
+    checked = check_in_range(lost, radius.dtype, quantity)
+    return profiles._replace(shell_count=comm.after(profiles.shell_count, checked))
 
 
 def _radii_of(lengths: Radii, centres: InputParticles) -> jax.Array:

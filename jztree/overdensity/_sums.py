@@ -16,6 +16,7 @@ from .._options import checked_config
 from ..arguments import (
     Kind,
     at_least_normal,
+    check_in_range,
     check_real_dtype,
     common_dtype,
     first_row,
@@ -33,10 +34,6 @@ from ._spheres import widest_sphere
 _TOO_WIDE = (
     "the radius in row {0} is infinite or above half the smallest periodic length, so the sphere would overlap its "
     "periodic images; use smaller radii, or boxsize=0."
-)
-_LOST = (
-    "a property of the sphere in row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 "
-    "and give positions, masses and velocities in float64."
 )
 
 
@@ -210,8 +207,8 @@ def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> Sp
     is_lost = jnp.zeros(count.shape, bool)
     for column in (mass, size, largest, *(speeds if moving else [])):
         is_lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
-    row = first_row(is_lost)
-    count = comm.after(count, comm.check(0, row >= 0, [row], _LOST % mass.dtype))
+    quantity, columns = "a property of the sphere in row {0}", "positions, masses and velocities"
+    count = comm.after(count, check_in_range(is_lost, mass.dtype, quantity, columns=columns))
     velocity, dispersion, rotation = speeds if moving else [None] * 3
     return SphereProperties(
         ngroups=num,

@@ -19,11 +19,11 @@ from ..arguments import (
     SPEC,
     Kind,
     Radii,
+    check_in_range,
     check_mass,
     check_real_dtype,
     check_word,
     common_dtype,
-    first_row,
     flat,
     is_given,
     row_fault,
@@ -43,10 +43,6 @@ _DERIVATIVES = ("gradient", "divergence", "curl")
 _BAD_VALUE = (
     "row {0} has a value that is NaN or infinite, or becomes infinite as %s; remove such particles, or choose other "
     "units, or switch on jax_enable_x64 and give float64."
-)
-_LOST = (
-    "the sum in row {0} is outside the range of %s; choose another unit of length or of the values, or switch on "
-    "jax_enable_x64 and give values in float64."
 )
 _NO_QUERY = "query_h requires queries; without queries, pass the smoothing lengths of the particles as h."
 
@@ -348,8 +344,8 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
     sums = _without_padding(
         prepared.stage.send_back(_terms(prepared, profile, args, (*order, sum_powers), box)), nums[1]
     )
-    row = first_row(~jnp.isfinite(sums).all(axis=1))
-    return comm.after(sums, comm.check(0, row >= 0, [row], _LOST % sums.dtype))
+    out_of_range, units = ~jnp.isfinite(sums).all(axis=1), "another unit of length or of the values"
+    return comm.after(sums, check_in_range(out_of_range, sums.dtype, "the sum in row {0}", units, "values"))
 
 
 def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:

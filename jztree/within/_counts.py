@@ -8,16 +8,11 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import first_row, flat
+from ..arguments import check_in_range, flat
 from ..config import RadiusConfig, without_masses
 from ..particles import Array, Index, Particles
 from ._search import SearchArguments, prepare_search, read_radii, read_sets
 from ._weights import checked_weights
-
-_LOST = (
-    "the sum of weights in row {0} is outside the range of %s; choose smaller weights, or switch on jax_enable_x64 and "
-    "give positions and weights in float64."
-)
 
 
 @flat()
@@ -91,5 +86,6 @@ def count_within(
     if weights is None:
         return prepared.send_back(counts).reshape(shape)
     total = prepared.send_back(sums)
-    row = first_row(~jnp.isfinite(total).all(axis=1))
-    return comm.after(total, comm.check(0, row >= 0, [row], _LOST % total.dtype)).reshape(shape)
+    out_of_range, columns = ~jnp.isfinite(total).all(axis=1), "positions and weights"
+    checked = check_in_range(out_of_range, total.dtype, "the sum of weights in row {0}", "smaller weights", columns)
+    return comm.after(total, checked).reshape(shape)
