@@ -19,6 +19,8 @@ from .verify import run_verify
 from .view import run_view
 from .xi import run_xi
 
+# A command raises ValueError, OSError or ImportError if an argument is invalid or a file cannot be used. The message is
+# a sentence for the user. If possible, the error precedes any long computation.
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,
     "knn": run_knn,

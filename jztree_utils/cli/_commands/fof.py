@@ -24,13 +24,13 @@ from .._particles.reading import Source
 from .._particles.spheres import is_sphere
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run, fof_large
-from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
+from .argument_checks import particle_types, sphere_names, with_properties
 from .arguments import B
 from .earlier_outputs import made_with
 from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
-from .outputs import Run, plan_runs
+from .outputs import Run, prepare_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 _LARGEST = 10  # number of groups in the printed table
@@ -79,21 +79,12 @@ class _Result:
 
 
 def run_fof(args: Namespace) -> None:
-    """Find groups in each snapshot, write the catalogue, plot them, print a summary.
-
-    Raises:
-        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
-            for the user. If possible, the error precedes any long computation.
-    """
+    """Find groups in each snapshot, write the catalogue, plot them, print a summary."""
     mesh = many_devices.all_devices()
     if args.scan_b is not None:
         run_scan(args, mesh)
         return
-    with io.failing_together(mesh):
-        check_arguments(args)
-        if args.plot is not None:
-            plot.check_picture(args.plot)
-        todo = plan_runs(args)
+    todo = prepare_runs(args, mesh)
     attach, matter = particle_types("--attach", args.attach), particle_types("--matter", args.matter)
     spheres = sphere_names(args.overdensity) if with_properties(args) else ()
     layout = None if args.output is None else args.layout

@@ -14,8 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
-from .argument_checks import check_arguments, scan_range
-from .outputs import Run, plan_runs
+from .argument_checks import scan_range
+from .outputs import Run, prepare_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 
@@ -39,16 +39,8 @@ class Scan:
 
 
 def run_scan(args: Namespace, mesh: Mesh) -> None:
-    """Find the groups of each snapshot at all linking lengths of ``--scan-b``, plot their numbers, print a table.
-
-    Raises:
-        ValueError, OSError, ImportError: See `jztree_utils.cli._commands.fof.run_fof`.
-    """
-    with io.failing_together(mesh):
-        check_arguments(args)
-        if args.plot is not None:
-            plot.check_picture(args.plot)
-        todo = plan_runs(args)
+    """Find the groups of each snapshot at all linking lengths of ``--scan-b``, plot their numbers, print a table."""
+    todo = prepare_runs(args, mesh)
     b = np.linspace(*scan_range(args.scan_b))
 
     def scan(run: Run, source: Source) -> None:

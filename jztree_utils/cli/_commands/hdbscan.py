@@ -14,27 +14,17 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import dry_run
-from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .outputs import Run, plan_runs
+from .outputs import Run, prepare_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 _LARGEST = 10  # number of clusters in the printed table
 
 
 def run_hdbscan(args: Namespace) -> None:
-    """Find clusters in each snapshot, write them, plot them, print a summary.
-
-    Raises:
-        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
-            for the user. If possible, the error precedes any long computation.
-    """
+    """Find clusters in each snapshot, write them, plot them, print a summary."""
     mesh = many_devices.all_devices()
-    with io.failing_together(mesh):
-        check_arguments(args)
-        if args.plot is not None:
-            plot.check_picture(args.plot)
-        todo = plan_runs(args)
+    todo = prepare_runs(args, mesh)
     work = dry_run.clusters(args.min_samples)
     dry_run.each_run(args, todo, mesh, work, lambda run, source: _run_one(args, run, source, mesh))
 

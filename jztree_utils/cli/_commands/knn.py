@@ -14,23 +14,15 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from . import dry_run
-from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .outputs import Run, plan_runs
+from .outputs import Run, prepare_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 
 def run_knn(args: Namespace) -> None:
-    """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary.
-
-    Raises:
-        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
-            for the user. If possible, the error precedes any long computation.
-    """
+    """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary."""
     mesh = many_devices.all_devices()
-    with io.failing_together(mesh):
-        check_arguments(args)
-        todo = plan_runs(args)
+    todo = prepare_runs(args, mesh)
     work = dry_run.neighbours(args.k, args.lists)
     dry_run.each_run(args, todo, mesh, work, lambda run, source: _run_one(args, run, source, mesh))
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import io
+from jax.sharding import Mesh
+
+from ... import io, plot
 from .._report import say
+from .argument_checks import check_arguments
 from .earlier_outputs import are_there
 from .output_names import OUTPUTS, check_different
 from .snapshots import read_options, snapshot_path
@@ -41,7 +44,16 @@ class Run:
         return [*self.files, *([] if self.plot is None else [self.plot])]
 
 
-def plan_runs(args: Namespace) -> list[Run]:
+def prepare_runs(args: Namespace, mesh: Mesh) -> list[Run]:
+    """Check the arguments. Return the runs to do, without runs whose outputs already exist; raise on all processes."""
+    with io.failing_together(mesh):
+        check_arguments(args)
+        if getattr(args, "plot", None) is not None:
+            plot.check_picture(args.plot)
+        return _plan_runs(args)
+
+
+def _plan_runs(args: Namespace) -> list[Run]:
     """Return the runs to do, without runs whose outputs already exist.
 
     Raises:

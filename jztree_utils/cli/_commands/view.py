@@ -11,12 +11,7 @@ from .snapshots import snapshot_path
 
 
 def run_view(args: Namespace) -> None:
-    """Write the view of a snapshot.
-
-    Raises:
-        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
-            for the user. If possible, the error precedes any long computation.
-    """
+    """Write the view of a snapshot."""
     check_arguments(args)
     view.check_view(args.output)
     names = [*args.input, *filter(None, [args.catalogue])]

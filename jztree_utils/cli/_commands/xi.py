@@ -15,9 +15,9 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from . import dry_run
-from .argument_checks import check_arguments, range_of_bins
+from .argument_checks import range_of_bins
 from .earlier_outputs import made_with
-from .outputs import Run, plan_runs
+from .outputs import Run, prepare_runs
 from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked
 
 _BINS = 20
@@ -45,18 +45,9 @@ class _Bins:
 
 
 def run_xi(args: Namespace) -> None:
-    """Count pairs in each snapshot; write, plot and print the correlation function.
-
-    Raises:
-        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
-            for the user. If possible, the error precedes any long computation.
-    """
+    """Count pairs in each snapshot; write, plot and print the correlation function."""
     mesh = many_devices.all_devices()
-    with io.failing_together(mesh):
-        check_arguments(args)
-        if args.plot is not None:
-            plot.check_picture(args.plot)
-        todo = plan_runs(args)
+    todo = prepare_runs(args, mesh)
 
     bins: dict[Path, _Bins] = {}
 
