@@ -96,6 +96,24 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
     return total
 
 
+def assert_nearest(result: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
+    """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all sources if they are fewer."""
+    rad, idx = (np.asarray(part) for part in result)
+    distance2 = np.where(allowed, squared_distances(query, pos, box), np.inf)
+    there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(idx >= 0, there)
+    np.testing.assert_array_equal(np.isfinite(rad), there)
+    row = np.nonzero(there)[0]
+    assert allowed[row, idx[there]].all(), "a neighbour is not allowed"
+    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
+    nearest = np.sqrt(np.sort(distance2, axis=1)[:, : rad.shape[1]])
+    nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
+    rtol = 1e-5 if rad.dtype == np.float32 else 1e-13
+    atol = 8 * np.finfo(rad.dtype).eps * (1.0 if box is None else max(1.0, float(np.max(box))))
+    np.testing.assert_allclose(rad[there], nearest[there], rtol=rtol, atol=atol)
+    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=rtol, atol=atol)
+
+
 def bins_of(exceeds: Callable[[float], np.ndarray], edges: Any) -> np.ndarray:
     """Return the bin of each quantity, or -1. A bin excludes its lower edge, unless 0, and includes its upper edge.
 

@@ -18,23 +18,6 @@ from jztree.tree import zsort, zsort_and_tree
 pytestmark = pytest.mark.emulated
 
 
-def assert_nearest(result: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
-    """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all sources if they are fewer."""
-    rad, idx = (np.asarray(part) for part in result)
-    distance2 = np.where(allowed, oracles.squared_distances(query, pos, box), np.inf)
-    there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
-    np.testing.assert_array_equal(idx >= 0, there)
-    np.testing.assert_array_equal(np.isfinite(rad), there)
-    row = np.nonzero(there)[0]
-    assert allowed[row, idx[there]].all(), "a neighbour is not allowed"
-    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
-    nearest = np.sqrt(np.sort(distance2, axis=1)[:, : rad.shape[1]])
-    nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
-    rtol, atol = (1e-5, 1e-6) if rad.dtype == np.float32 else (1e-12, 1e-14)
-    np.testing.assert_allclose(rad[there], nearest[there], rtol=rtol, atol=atol)
-    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=rtol, atol=atol)
-
-
 def all_but_self(n: int) -> np.ndarray:
     return ~np.eye(n, dtype=bool)
 
@@ -51,14 +34,14 @@ def test_exclude_self_omits_the_first_column(k: int, dtype: Any) -> None:
         result, more = knn(pos, k, box, exclude_self=True), knn(pos, k + 1, box)
         for value, reference in zip(result, more, strict=True):
             np.testing.assert_array_equal(value, reference[:, 1:])
-        assert_nearest(result, pos, pos, all_but_self(300), box)
+        oracles.assert_nearest(result, pos, pos, all_but_self(300), box)
         assert np.sum(np.asarray(result[0])[:, 0] == 0) >= 100, "twins stay"
 
 
 @pytest.mark.parametrize("dims", [1, 2, 4, 8])
 def test_exclude_self_in_all_dimensions(dims: int) -> None:
     pos = oracles.uniform(200, dims)
-    assert_nearest(knn.jit(pos, 5, exclude_self=True), pos, pos, all_but_self(200))
+    oracles.assert_nearest(knn.jit(pos, 5, exclude_self=True), pos, pos, all_but_self(200))
 
 
 def test_exclude_self_among_equal_points() -> None:
@@ -100,7 +83,7 @@ def test_exclude_self_in_all_results(order: str) -> None:
 def test_exclude_self_within_a_radius() -> None:
     pos = oracles.clustered(300, 3)
     is_near = oracles.squared_distances(pos, pos) <= 0.05**2
-    assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, is_near & all_but_self(300))
+    oracles.assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, is_near & all_but_self(300))
 
 
 @pytest.mark.long
@@ -134,7 +117,7 @@ def test_exclude_self_with_fewer_sources_per_device_than_k() -> None:
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
         result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
-        assert_nearest([joined(column, even(9, 3)) for column in result], pos, pos, all_but_self(9))
+        oracles.assert_nearest([joined(column, even(9, 3)) for column in result], pos, pos, all_but_self(9))
 
 
 # Marked sources
@@ -151,7 +134,7 @@ def test_source_mask(box: Any, others: bool, dtype: Any) -> None:
     pos[50:100] = pos[:50]
     allowed = np.broadcast_to(mask, (400, 400)) & (all_but_self(400) if others else True)
     for call in (knn, knn.jit):
-        assert_nearest(call(pos, 7, box, source_mask=mask, exclude_self=others), pos, pos, allowed, box)
+        oracles.assert_nearest(call(pos, 7, box, source_mask=mask, exclude_self=others), pos, pos, allowed, box)
     limit = np.random.default_rng(1).random(400) * 0.2
     is_near = oracles.squared_distances(pos, pos, box) <= limit[:, None] ** 2
     result = knn(pos, 7, box, source_mask=mask, exclude_self=others, max_radius=limit)
@@ -162,10 +145,10 @@ def test_source_mask(box: Any, others: bool, dtype: Any) -> None:
 def test_source_mask_with_separate_queries() -> None:
     pos, query, mask = oracles.clustered(400, 3), oracles.uniform(70, 3, seed=5), mask_of(400)
     allowed = np.broadcast_to(mask, (70, 400))
-    assert_nearest(knn(pos, 7, 1.0, part_query=query, source_mask=mask), pos, query, allowed, 1.0)
+    oracles.assert_nearest(knn(pos, 7, 1.0, part_query=query, source_mask=mask), pos, query, allowed, 1.0)
     part = Pos(pos=pos, num=250)
     result = knn(part, 7, 1.0, part_query=query, source_mask=mask)
-    assert_nearest(result, pos, query, allowed & (np.arange(400) < 250), 1.0)
+    oracles.assert_nearest(result, pos, query, allowed & (np.arange(400) < 250), 1.0)
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -196,7 +179,7 @@ def test_source_mask_in_all_results(order: str, with_th: bool, others: bool) -> 
     by_id = dict(zip(np.asarray(given.id).tolist(), mask.tolist(), strict=True))
     allowed = np.array([by_id[array] for array in np.asarray(in_order.id).tolist()])[None] & np.ones((300, 1), bool)
     where = np.asarray(in_order.pos)
-    assert_nearest((rad, idx), where, where, allowed & (all_but_self(300) if others else True))
+    oracles.assert_nearest((rad, idx), where, where, allowed & (all_but_self(300) if others else True))
 
 
 @pytest.mark.long
@@ -235,7 +218,7 @@ def test_source_mask_with_a_hierarchy_on_several_devices(result: str, order: str
     options = {"th": th, "output_order": order, "source_mask": masks, "exclude_self": True}
     results = mapped(partz, 6, result=result, **options)
     allowed = joined(masks, nums)[None] & all_but_self(900)
-    assert_nearest([joined(column, nums) for column in results[:2]], where, where, allowed)
+    oracles.assert_nearest([joined(column, nums) for column in results[:2]], where, where, allowed)
     np.testing.assert_array_equal(np.sort(where, axis=0), np.sort(pos, axis=0))
 
 
@@ -257,7 +240,7 @@ def test_batches_are_searched_separately(dims: int, kind: str, dtype: Any) -> No
     pos = oracles.uniform(500, dims, dtype) * (3 if kind == "open" else 1)
     batch = batches_of(500, sets).astype(np.int32)
     rad, idx = (np.asarray(number) for number in knn(pos, 6, box, batch=batch))
-    assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, box)
+    oracles.assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, box)
     for number in range(sets):
         (rows,) = np.nonzero(batch == number)
         alone = [np.asarray(x) for x in knn(pos[rows], min(6, len(rows)), box)]
@@ -281,7 +264,7 @@ def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
     batch = np.r_[np.full(60, 7), np.arange(30) % 2, np.full(29, 3), 2**24 if unit == 1 else 40]
     rad, idx = (np.asarray(column) for column in knn.jit(pos, 5, batch=batch, exclude_self=True))
     allowed = (batch[:, None] == batch) & all_but_self(120)
-    assert_nearest((rad / np.float32(unit), idx), pos / unit, pos / unit, allowed)
+    oracles.assert_nearest((rad / np.float32(unit), idx), pos / unit, pos / unit, allowed)
     (rows,) = np.nonzero(batch == 7)
     alone = knn(pos[rows], 5, exclude_self=True)
     np.testing.assert_array_equal(rad[rows], alone[0])
@@ -320,7 +303,7 @@ def test_batch_numbers_up_to_the_largest(x64: None) -> None:
     for dtype, last in ((np.float32, 2**24), (np.float64, 2**31 - 1)):
         pos, batch = oracles.uniform(60, 3, dtype), np.arange(60) % 2 * last
         result = knn(pos, 5, batch=batch)
-        assert_nearest(result, pos, pos, batch[:, None] == batch)
+        oracles.assert_nearest(result, pos, pos, batch[:, None] == batch)
 
 
 @pytest.mark.long
@@ -329,13 +312,13 @@ def test_batches_combined_with_other_options() -> None:
     same = batch[:, None] == batch
     query, query_batch = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
     result = knn(part.pos, 6, 1.0, batch=batch, part_query=query, query_batch=query_batch, source_mask=mask)
-    assert_nearest(result, np.asarray(part.pos), query, (query_batch[:, None] == batch) & mask, 1.0)
+    oracles.assert_nearest(result, np.asarray(part.pos), query, (query_batch[:, None] == batch) & mask, 1.0)
     pos = np.asarray(part.pos)
     result = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
-    assert_nearest(result, pos, pos, same & all_but_self(300) & mask, 1.0)
+    oracles.assert_nearest(result, pos, pos, same & all_but_self(300) & mask, 1.0)
     for limit in (0.2, np.random.default_rng(1).random(300) * 0.3, 99.0):
         is_near = oracles.squared_distances(pos, pos, 1.0) <= np.broadcast_to(limit, 300)[:, None] ** 2
-        assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & is_near, 1.0)
+        oracles.assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & is_near, 1.0)
 
     def nearest(rnn: Any, part: Any, inn: Any, query: Any, **_: Any) -> Any:
         assert part.pos.shape == query.pos.shape == (300, 3)
@@ -380,13 +363,13 @@ def test_batches_on_several_devices(result: str) -> None:
         batches[rank, : shares[rank]] = batch[end - shares[rank] : end]
     mapped = knn.smap(mesh_of(3), jit=True)
     rad, idx = (joined(item, shares) for item in mapped(part, 6, 1.0, result=result, batch=batches)[:2])
-    assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, 1.0)
+    oracles.assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, 1.0)
     np.testing.assert_array_equal(rad, knn(pos, 6, 1.0, batch=batch)[0])
     query, of_query = oracles.uniform(60, 3, seed=6), np.arange(60) % 7
     options = {"part_query": deal(query, even(60, 3), rows=20), "query_batch": of_query.reshape(3, 20)}
     results = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
     results = [joined(column, even(60, 3)) for column in results]
-    assert_nearest(results, pos, query, of_query[:, None] == batch, 1.0)
+    oracles.assert_nearest(results, pos, query, of_query[:, None] == batch, 1.0)
 
 
 # Errors

@@ -19,23 +19,9 @@ pytestmark = pytest.mark.emulated
 
 def assert_limited(result: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
     """Assert that every row has the nearest or all sources within the radius, and nothing else."""
-    rad, idx = (np.asarray(part) for part in result)
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
-    there = np.arange(rad.shape[1]) < within.sum(axis=1)[:, None]
-    np.testing.assert_array_equal(idx >= 0, there)
-    np.testing.assert_array_equal(np.isfinite(rad), there)
-    row = np.nonzero(there)[0]
-    assert within[row, idx[there]].all(), "a neighbour is not within"
-    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
-    nearest = np.sort(np.where(within, distance2, np.inf), axis=1)[:, : rad.shape[1]]
-    nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
-    scale = 1.0 if box is None else max(1.0, float(np.max(box)))
-    atol = 8 * np.finfo(rad.dtype).eps * scale
-    np.testing.assert_allclose(
-        rad[there], np.sqrt(nearest[there]), rtol=1e-5 if rad.dtype == np.float32 else 1e-13, atol=atol
-    )
-    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=1e-5, atol=atol)
+    oracles.assert_nearest(result, pos, query, within, box)
 
 
 @pytest.mark.parametrize("dims", range(1, 9))

@@ -1,12 +1,13 @@
 """Files of merger trees: read again, opened by ytree, and with the columns of SubLink."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from headers import FLAT
 
 from jztree_utils import io
 from jztree_utils.trees import MergerTrees, build_trees, read_trees, write_trees
@@ -16,18 +17,7 @@ SIZES = [30, 25, 0, 20, 15, 12]
 
 
 def header_of(redshift: float) -> io.SnapshotHeader:
-    return io.SnapshotHeader(
-        boxsize=100.0,
-        time=1 / (1 + redshift),
-        redshift=redshift,
-        omega0=0.3,
-        omega_lambda=0.7,
-        hubble=0.7,
-        unit_length_in_cm=3.085678e24,
-        unit_mass_in_g=1.989e43,
-        unit_velocity_in_cm_per_s=1e5,
-        comoving=True,
-    )
+    return replace(FLAT, boxsize=100.0, time=1 / (1 + redshift), redshift=redshift)
 
 
 def some_trees() -> tuple[MergerTrees, dict[int, io.SnapshotHeader], dict[str, io.Column]]:

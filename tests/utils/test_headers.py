@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import headers
 import numpy as np
 import pytest
 
@@ -85,18 +86,8 @@ def clumps(random: np.random.Generator) -> ParticleData:
 @pytest.mark.long
 def test_options_replace_missing_header_entries(tmp_path, random, capsys) -> None:
     part = clumps(random)
-    message = io.SnapshotHeader(
-        boxsize=30.0,
-        omega0=0.3,
-        omega_lambda=0.7,
-        hubble=0.7,
-        redshift=0.5,
-        time=1 / 1.5,
-        unit_length_in_cm=3.085678e24,
-        unit_mass_in_g=1.989e43,
-        unit_velocity_in_cm_per_s=1e5,
-    )
-    io.write_snapshot(tmp_path / "stated.hdf5", part, message)
+    header = replace(headers.FLAT, boxsize=30.0, redshift=0.5, time=1 / 1.5, comoving=None)
+    io.write_snapshot(tmp_path / "stated.hdf5", part, header)
     np.savez(tmp_path / "a.npz", pos=part.pos, mass=part.mass, vel=part.vel, id=part.id)
     options = ["--boxsize", "30", "--omega0", "0.3", "--omega-lambda", "0.7", "--hubble", "0.7", "--redshift", "0.5"]
     common = ["--rlink", "0.1", "--properties"]

@@ -1,6 +1,5 @@
 """Attached particles of other types, more than memory holds: they join the same groups as in memory."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from utils.test_large import interrupted
 
 import jztree as jz
 from jztree_utils import _constants, large
@@ -145,19 +145,6 @@ def test_special_places_join_the_groups_of_a_search_in_memory(
 ) -> None:
     for npart_min in (1, 3):
         compare(types, rlink, box, rows, within=within, npart_min=npart_min)
-
-
-def interrupted(moment: int, append: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that raises KeyboardInterrupt at its call of this number, after it has written."""
-    calls = []
-
-    def stopping(*arguments: Any) -> None:
-        append(*arguments)
-        calls.append(0)
-        if len(calls) == moment + 1:
-            raise KeyboardInterrupt
-
-    return stopping
 
 
 @pytest.mark.parametrize("moment", [3, 20, 26, 31, 33, 36, 45, 60])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import headers
 import numpy as np
 import pytest
 
@@ -19,20 +20,15 @@ from jztree_utils.cli._commands.arguments import parse
 pytest.importorskip("matplotlib")
 _H, _BOX = 0.68, 50.0
 _LAYOUTS = ("native", "gadget4", "swift", "soap")
-_HEADER = io.SnapshotHeader(
+_HEADER = replace(
+    headers.FLAT,
     boxsize=_BOX,
-    time=0.5,
-    redshift=1.0,
     omega0=0.31,
     omega_lambda=0.69,
     omega_baryon=0.048,
     hubble=_H,
     npart_total=(0, 64**3, 0, 0, 0, 0),
     mass_table=(0.0,) * 6,
-    unit_length_in_cm=3.085678e24,
-    unit_mass_in_g=1.989e43,
-    unit_velocity_in_cm_per_s=1e5,
-    comoving=True,
 )
 _INFO = io.CatalogueInfo(
     linking_length=0.2 * _BOX / 64, mean_separation=_BOX / 64, num_particles=64**3, ptype=1, header=_HEADER
