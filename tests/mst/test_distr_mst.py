@@ -137,7 +137,8 @@ def test_lengths_below_the_normal_numbers_give_the_tree_of_one_device(core_k: in
     check(result, spanning_tree.jit(pos, core_k=core_k))
 
 
-@pytest.mark.parametrize("through_others", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow  # test_distr_density_peaks.py joins edges on such a mesh, by the same rounds
+@pytest.mark.parametrize("through_others", [False, True])
 def test_mesh_of_two_axes(monkeypatch: pytest.MonkeyPatch, through_others: bool) -> None:
     """With many ranks, rows travel through other ranks."""
     if through_others:

@@ -159,24 +159,27 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
 
 
 @pytest.mark.long
-def test_totals_of_two_processes() -> None:
+def test_totals_and_mean_separations_of_two_processes_are_those_of_one_device() -> None:
     """Only the first process has particles of region 0."""
     script = """
 import jztree as jz
 jz.launch.initialize()
 import jax
 import numpy as np
-from jztree_utils.correlation import totals
+from jztree_utils.correlation import mean_separations, totals, xi_from_counts
 mesh = jax.make_mesh((4,), ("gpus",), axis_types=(jax.sharding.AxisType.Auto,))
 me, rng = jax.process_index(), np.random.default_rng(1)
 weight, region = rng.random(90).astype(np.float32), np.arange(90) // 50
 rows = slice(0, 61) if me == 0 else slice(61, 90)
-pos, ids = np.zeros((90, 3), np.float32), region.astype(np.int32)
+pos, ids, edges = rng.random((90, 3)).astype(np.float32), region.astype(np.int32), [0.0, 0.1, 0.3]
 part = jz.data.from_local(jz.data.ParticleData(pos=pos[rows], mass=weight[rows], id=ids[rows]), mesh)
 found, want = totals(part, part.mass, part.id, 2), totals(pos, weight, region, 2)
 assert found.num.tolist() == [50, 40]
 for name in ("weight", "square", "absolute"):
     np.testing.assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-14)
+dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, boxsize=1.0, weights=part.mass, separations=True)
+found = xi_from_counts(dd, totals(part, part.mass), edges, [1.0] * 3)
+np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weights=weight), rtol=1e-12)
 print("equal")
 """
     for returncode, output in run_processes(script, timeout=90):

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run_processes
 
 from jztree.data import Pos
 from jztree.radius import pair_counts
@@ -104,29 +103,6 @@ def test_functions_return_the_mean_separation_on_request() -> None:
     np.testing.assert_allclose(result.separation, means)
     result = multipoles(a, EDGES, 1.0, num_mu=4, separations=True)
     np.testing.assert_allclose(result.separation, brute(a, a, [single, single], 1.0)[0])
-
-
-@pytest.mark.long
-def test_counts_of_two_processes_have_the_mean_separations_of_one_device() -> None:
-    script = """
-import jztree as jz
-jz.launch.initialize()
-import jax
-import numpy as np
-from jztree_utils.correlation import mean_separations, totals, xi_from_counts
-mesh = jax.make_mesh((4,), ("gpus",), axis_types=(jax.sharding.AxisType.Auto,))
-rng, edges = np.random.default_rng(1), [0.0, 0.1, 0.3]
-pos, weight = rng.random((400, 3)).astype(np.float32), rng.random(400).astype(np.float32)
-rows = slice(0, 290) if jax.process_index() == 0 else slice(290, 400)
-part = jz.data.from_local(jz.data.PosMass(pos=pos[rows], mass=weight[rows]), mesh)
-dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, boxsize=1.0, weights=part.mass, separations=True)
-found = xi_from_counts(dd, totals(part, part.mass), edges, [1.0] * 3)
-np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weights=weight), rtol=1e-12)
-print("equal")
-"""
-    for returncode, output in run_processes(script, timeout=90):
-        assert returncode == 0, output
-        assert output.endswith("equal\n")
 
 
 def test_infinite_last_edge_includes_all_pairs() -> None:
