@@ -100,18 +100,18 @@ def assert_nearest(result: Any, pos: np.ndarray, query: np.ndarray, allowed: np.
     """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all sources if they are fewer."""
     rad, idx = (np.asarray(part) for part in result)
     distance2 = np.where(allowed, squared_distances(query, pos, box), np.inf)
-    there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
-    np.testing.assert_array_equal(idx >= 0, there)
-    np.testing.assert_array_equal(np.isfinite(rad), there)
-    row = np.nonzero(there)[0]
-    assert allowed[row, idx[there]].all(), "a neighbour is not allowed"
-    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
+    has_neighbour = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(idx >= 0, has_neighbour)
+    np.testing.assert_array_equal(np.isfinite(rad), has_neighbour)
+    row = np.nonzero(has_neighbour)[0]
+    assert allowed[row, idx[has_neighbour]].all(), "a neighbour is not allowed"
+    assert len(set(zip(row, idx[has_neighbour], strict=True))) == has_neighbour.sum(), "a neighbour is there twice"
     nearest = np.sqrt(np.sort(distance2, axis=1)[:, : rad.shape[1]])
     nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
     rtol = 1e-5 if rad.dtype == np.float32 else 1e-13
     atol = 8 * np.finfo(rad.dtype).eps * (1.0 if box is None else max(1.0, float(np.max(box))))
-    np.testing.assert_allclose(rad[there], nearest[there], rtol=rtol, atol=atol)
-    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=rtol, atol=atol)
+    np.testing.assert_allclose(rad[has_neighbour], nearest[has_neighbour], rtol=rtol, atol=atol)
+    np.testing.assert_allclose(rad[has_neighbour], np.sqrt(distance2[row, idx[has_neighbour]]), rtol=rtol, atol=atol)
 
 
 def bins_of(exceeds: Callable[[float], np.ndarray], edges: Any) -> np.ndarray:

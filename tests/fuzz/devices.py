@@ -132,13 +132,13 @@ def _judge_catalogue(x64: bool, values: dict[str, Any], outcome: Outcome) -> Non
     rows = np.asarray(outcome["rows"])
     if not np.array_equal(np.sort(rows), np.arange(len(values["pos"]))):
         raise WrongError("rows that came back are not those that were given", len(values["pos"]), rows)
-    cata, one = outcome["counted"], outcome["one"]
+    cata, single_cata = outcome["counted"], outcome["one"]
     for name in ("count", "com_pos", "com_inertia_radius", "max_radius"):
-        many, single = np.asarray(getattr(cata, name)), np.asarray(getattr(one, name))
+        several, single = np.asarray(getattr(cata, name)), np.asarray(getattr(single_cata, name))
         eps = float(np.finfo(values["pos"].dtype).eps)
         scale = float(np.abs(values["pos"]).max(initial=0)) + float(np.max(values["boxsize"] or 0.0))
-        if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
-            raise WrongError(f"{name} depends on the number of devices", single, many)
+        if several.shape != single.shape or not (np.abs(several - single) <= 8 * eps * scale * (name != "count")).all():
+            raise WrongError(f"{name} depends on the number of devices", single, several)
     sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
     surely, possibly = fof.partitions(values["pos"], float(values["rlink"]), sides)
     if np.array_equal(surely, possibly):

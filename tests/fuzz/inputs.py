@@ -14,7 +14,7 @@ def pick(random: np.random.Generator, *choices: Any) -> Any:
 
 
 def cases(method: str) -> range:
-    """Return the cases of one shape, fewer of them if JAX compiles single operations, which takes longer."""
+    """Return the cases of one shape, fewer if JAX compiles single operations, because that takes longer."""
     return range(6 if method == "eager" else 24)
 
 

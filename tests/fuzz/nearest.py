@@ -89,7 +89,7 @@ def _judge(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
     radius = np.broadcast_to(np.asarray(values["radius"], np.float64), len(values["pos"] if query is None else query))
     radius = radius[:asking]
     everything = pos if query is None else np.concatenate([pos, query])
-    # A single radius is checked even if there are no queries.
+    # A single radius is checked even without queries.
     looked_at = radius if np.ndim(values["radius"]) else np.asarray(values["radius"])
     must = unsound(everything, sides) or (None if (looked_at >= 0).all() else "a radius is negative or not a number")
     lengths = np.append(sides, radius[np.isfinite(radius)])
@@ -101,8 +101,8 @@ def _judge(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
     count = np.asarray(result.count)
     if not (np.isinf(rad[asking:]).all() and (idx[asking:] == -1).all() and (count[asking:] == 0).all()):
         raise WrongError("rows beyond num have neighbours", "inf, -1 and 0", (rad[asking:], idx[asking:]))
-    own = query is None
-    _check(pos, pos if query is None else query, radius, sides, (rad[:asking], idx[:asking], count[:asking]), own)
+    lists = rad[:asking], idx[:asking], count[:asking]
+    _check(pos, pos if query is None else query, radius, sides, lists, query is None)
 
 
 def _check(

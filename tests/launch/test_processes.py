@@ -44,7 +44,7 @@ FAILED = (
 
 
 @pytest.mark.long
-def test_processes_share_their_devices_whatever_the_proxy() -> None:
+def test_processes_share_their_devices_with_any_proxy() -> None:
     script = START + PATIENT + WORK + "assert launch.initialize()  # again\ntime.sleep(1.5 * rank)"
     env = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.*"}
     for returncode, output in run_processes(script, count=2, devices=2, timeout=SECONDS, env=env):

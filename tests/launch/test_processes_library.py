@@ -148,8 +148,8 @@ jax.block_until_ready(mine(work.near()))
 """
     for returncode, output in run_processes(START + MESH + WARM_KNN + script, timeout=SECONDS):
         assert returncode == 1, output
-        *different, small, again, nan = re.findall("^error (.*)$", output, re.MULTILINE)
-        for error, difference in zip(different, DIFFERENT_CALLS.values(), strict=True):
+        *call_errors, small, again, nan = re.findall("^error (.*)$", output, re.MULTILINE)
+        for error, difference in zip(call_errors, DIFFERENT_CALLS.values(), strict=True):
             assert re.search(f"the calls of the processes differ: process 0 calls {difference}", error)
         assert "went on\n" in output
         sentence = r"jztree: rank \d needs capacity for \d+ rows of .* has capacity for 116; set ghost_rows in"

@@ -4,10 +4,10 @@ import inspect
 import json
 from pathlib import Path
 
-import h5py
 import numpy as np
 import oracles
 import pytest
+from headers import write_types
 from scipy.spatial import cKDTree
 
 import jztree as jz
@@ -22,11 +22,8 @@ def write_zoom(path: Path, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     """Write one high-resolution halo in a large box of heavy particles. Return the positions of both."""
     nearest = rng.normal(50, 0.5, (800, 3)).astype(np.float32)
     far = np.concatenate([rng.random((500, 3)) * _BOX, rng.normal(50, 1.5, (300, 3))]).astype(np.float32)
-    counts = [0, len(nearest), len(far), 0, 0, 0]
-    header = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts}
-    with h5py.File(path, "w") as file:
-        file.create_group("Header").attrs.update(header | {"NumPart_Total": counts, "MassTable": [0, 1, 8, 0, 0, 0]})
-        file["PartType1/Coordinates"], file["PartType2/Coordinates"] = nearest, far
+    header = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "MassTable": [0, 1, 8, 0, 0, 0]}
+    write_types(path, header, {1: {"Coordinates": nearest}, 2: {"Coordinates": far}})
     return nearest, far
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import headers
 import numpy as np
 import pytest
+from headers import write_types
 from processes import Ended, free_port, run_commands
 from utils.test_cli_devices import check_equal
 
@@ -25,6 +27,7 @@ from jztree_utils.large._steps import Steps
 
 pytestmark = pytest.mark.usefixtures("one_device")
 N = 3000
+MASS_TABLE = np.array([0.0, 1.5, 0.0, 0.0, 0.0, 0.0])
 
 
 @pytest.fixture(autouse=True)
@@ -157,25 +160,17 @@ def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: P
 def two_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a snapshot of dark matter in clumps and filaments, and of gas."""
     path, random = tmp_path_factory.mktemp("types") / "snap_001.hdf5", np.random.default_rng(8)
-    sizes, masses = {0: 1500, 1: 4000}, {0: 0.0, 1: 1.5}
-    centres = random.random((60, 3))
-    with h5py.File(path, "w") as file:
-        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
-        table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
-        header = {"BoxSize": 50.0, "Redshift": 1.0, "Time": 0.5, "NumFilesPerSnapshot": 1, "MassTable": table}
-        header |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "Omega0": 0.3, "OmegaLambda": 0.7}
-        header |= {"HubbleParam": 0.7, "UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43}
-        file.create_group("Header").attrs.update(header | {"UnitVelocity_in_cm_per_s": 1e5})
-        for ptype, num in sizes.items():
-            clumps = centres[random.integers(60, size=num)] + random.normal(0, 0.006, (num, 3))
-            pos = np.where(random.random((num, 1)) < 0.7, clumps, random.random((num, 3)))
-            group = file.create_group(f"PartType{ptype}")
-            group["Coordinates"] = (50 * pos % 50).astype(np.float32)
-            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
-            group["ParticleIDs"] = random.permutation(num).astype(np.uint64) + 10000 * ptype
-        file["PartType0/Masses"] = random.random(sizes[0], np.float32)
-        file["PartType0/InternalEnergy"] = random.random(sizes[0], np.float32)
-    return path
+    centres, types = random.random((60, 3)), dict[int, dict[str, np.ndarray]]()
+    for ptype, num in {0: 1500, 1: 4000}.items():
+        clumps = centres[random.integers(60, size=num)] + random.normal(0, 0.006, (num, 3))
+        pos = np.where(random.random((num, 1)) < 0.7, clumps, random.random((num, 3)))
+        types[ptype] = {
+            "Coordinates": (50 * pos % 50).astype(np.float32),
+            "Velocities": random.normal(0, 100, (num, 3)).astype(np.float32),
+            "ParticleIDs": random.permutation(num).astype(np.uint64) + 10000 * ptype,
+        }
+    types[0] |= {name: random.random(1500, np.float32) for name in ("Masses", "InternalEnergy")}
+    return write_types(path, headers.COSMOLOGY | headers.UNITS | {"BoxSize": 50.0, "MassTable": MASS_TABLE}, types)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -125,7 +125,7 @@ WITHOUT_JAX = {
     "verify sample": "verify needs a result and its snapshot, but 1 files were given",
     "verify sample sample --samples 0": "--samples is 0; it must be at least 1",
 }
-# The faults of these calls depend on the particles.
+# The particles cause these faults.
 WITH_JAX = {
     "fof sample --type 4": "no particles of type 4",
     "fof snap_007.hdf5 snap_008.hdf5 -o same.hdf5": "is a single name for 2 snapshots; add {n}",

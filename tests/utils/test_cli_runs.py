@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import h5py
+import headers
 import numpy as np
 import pytest
+from headers import write_types
 
 from jztree.data import ParticleData
 from jztree_utils import cli, io
@@ -358,19 +360,16 @@ def test_snapshots_of_gadget_are_per_h(tmp_path, random, capsys) -> None:
 def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
     path, output = tmp_path / "snap_001.hdf5", tmp_path / "c.hdf5"
     sizes, masses = {0: 3000, 1: 4000, 4: 500}, {0: 0.3, 1: 1.5, 4: 0.1}
-    centres = random.random((6, 3))
-    with h5py.File(path, "w") as file:
-        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
-        table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
-        header = {"BoxSize": 10.0, "Redshift": 1.0, "Time": 0.5, "NumFilesPerSnapshot": 1, "MassTable": table}
-        header |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "Omega0": 0.3, "OmegaLambda": 0.7}
-        file.create_group("Header").attrs.update(header | {"HubbleParam": 0.7})
-        for ptype, num in sizes.items():
-            pos = centres[random.integers(0, 6, num)] * 10 + random.normal(0, 0.1, (num, 3))
-            group = file.create_group(f"PartType{ptype}")
-            group["Coordinates"] = (pos % 10).astype(np.float32)
-            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
-            group["ParticleIDs"] = np.arange(num, dtype=np.uint64) + 10000 * ptype
+    centres, types = random.random((6, 3)), {}
+    for ptype, num in sizes.items():
+        pos = centres[random.integers(0, 6, num)] * 10 + random.normal(0, 0.1, (num, 3))
+        types[ptype] = {
+            "Coordinates": (pos % 10).astype(np.float32),
+            "Velocities": random.normal(0, 100, (num, 3)).astype(np.float32),
+            "ParticleIDs": np.arange(num, dtype=np.uint64) + 10000 * ptype,
+        }
+    table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
+    write_types(path, headers.COSMOLOGY | {"BoxSize": 10.0, "MassTable": table}, types)
     arguments = ("--attach", "all", "--properties", "-o", str(output), "--layout", "gadget4", "--json")
     status, out, err = run("fof", str(path), *arguments, capsys=capsys)
     assert status == 0, err

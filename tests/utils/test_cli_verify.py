@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from headers import COSMOLOGY, UNITS, write_types
 
 from jztree_utils import cli
 
@@ -50,20 +51,16 @@ def test_catalogue_with_properties_passes(tmp_path: Path, capsys: pytest.Capture
 def with_properties(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return a catalogue with all properties, and its snapshot of dark matter, stars that are attached, and gas."""
     folder, random = tmp_path_factory.mktemp("properties"), np.random.default_rng(4)
-    sizes, units = {0: 40, 1: 120, 4: 40}, {"Length_in_cm": 3e24, "Mass_in_g": 2e43, "Velocity_in_cm_per_s": 1e5}
-    with h5py.File(folder / "snap.hdf5", "w") as file:
-        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
-        header = {"BoxSize": 10.0, "NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts, "NumPart_Total": counts}
-        header |= {"Time": 0.5, "Redshift": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7, "HubbleParam": 0.7}
-        header |= {"MassTable": np.zeros(6)} | {f"Unit{name}": value for name, value in units.items()}
-        file.create_group("Header").attrs.update(header)
-        for ptype, num in sizes.items():
-            group = file.create_group(f"PartType{ptype}")
-            pos = random.random((2, 3))[random.integers(2, size=num)] * 10 + random.normal(0, 0.15, (num, 3))
-            group["Coordinates"] = (pos % 10).astype(np.float32)
-            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
-            group["Masses"] = random.uniform(250, 500, num).astype(np.float32)
-            group["ParticleIDs"] = random.permutation(num) + 10_000 * ptype
+    types = {}
+    for ptype, num in {0: 40, 1: 120, 4: 40}.items():
+        pos = random.random((2, 3))[random.integers(2, size=num)] * 10 + random.normal(0, 0.15, (num, 3))
+        types[ptype] = {
+            "Coordinates": (pos % 10).astype(np.float32),
+            "Velocities": random.normal(0, 100, (num, 3)).astype(np.float32),
+            "Masses": random.uniform(250, 500, num).astype(np.float32),
+            "ParticleIDs": random.permutation(num) + 10_000 * ptype,
+        }
+    write_types(folder / "snap.hdf5", COSMOLOGY | UNITS | {"BoxSize": 10.0}, types)
     options = ["--properties", "--attach", "4", "--rlink", "0.3", "--overdensity", "100m"]
     assert cli.main(["fof", str(folder / "snap.hdf5"), "-o", str(folder / "halos.hdf5"), *options, "-q"]) == 0
     return folder / "halos.hdf5", folder / "snap.hdf5"
@@ -143,17 +140,12 @@ def plant(rows: np.ndarray) -> None:
 def of_several_types(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the catalogue and the snapshot of dark matter, and of stars that are attached."""
     folder, random = tmp_path_factory.mktemp("types"), np.random.default_rng(4)
-    sizes, centres = {1: 2000, 4: 700}, random.random((30, 3))
-    with h5py.File(folder / "snap.hdf5", "w") as file:
-        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
-        header = {"BoxSize": 1.0, "NumFilesPerSnapshot": 1, "MassTable": [0, 2.1, 0, 0, 0, 0]}
-        file.create_group("Header").attrs.update(header | {"NumPart_ThisFile": counts, "NumPart_Total": counts})
-        for ptype, num in sizes.items():
-            group = file.create_group(f"PartType{ptype}")
-            pos = centres[random.integers(30, size=num)] + random.normal(0, 0.02, (num, 3))
-            group["Coordinates"] = pos % 1
-            group["ParticleIDs"] = random.permutation(num) + 10_000 * ptype
-        file["PartType4/Masses"] = random.random(sizes[4], np.float32)
+    centres, types = random.random((30, 3)), {}
+    for ptype, num in {1: 2000, 4: 700}.items():
+        pos = centres[random.integers(30, size=num)] + random.normal(0, 0.02, (num, 3))
+        types[ptype] = {"Coordinates": pos % 1, "ParticleIDs": random.permutation(num) + 10_000 * ptype}
+    types[4]["Masses"] = random.random(700, np.float32)
+    write_types(folder / "snap.hdf5", {"BoxSize": 1.0, "MassTable": [0, 2.1, 0, 0, 0, 0]}, types)
     output = folder / "halos.hdf5"
     options = ["--attach", "4", "--attach-within", "1", "--rlink", "0.012"]
     assert cli.main(["fof", str(folder / "snap.hdf5"), "-o", str(output), *options, "-q"]) == 0

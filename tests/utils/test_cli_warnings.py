@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from headers import write_types
 from test_cli_runs import run
 
 from jztree_utils import cli, io, plot
@@ -65,12 +66,8 @@ def test_one_attached_particle_outside_the_box_is_counted(tmp_path, use_devices,
     use_devices(devices)
     pos = {0: random.random((50, 3)), 1: random.random((300, 3))}
     pos[0][7] = [0.5, -0.03, 1.02]  # one particle, although two of its coordinates are outside
-    with h5py.File(tmp_path / "s.hdf5", "w") as file:
-        counts = np.array([50, 300, 0, 0, 0, 0])
-        message = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
-        file.create_group("Header").attrs.update(message | {"MassTable": np.ones(6)})
-        for ptype, rows in pos.items():
-            file[f"PartType{ptype}/Coordinates"] = rows
+    header = {"BoxSize": 1.0, "MassTable": np.ones(6)}
+    write_types(tmp_path / "s.hdf5", header, {ptype: {"Coordinates": rows} for ptype, rows in pos.items()})
     attached = run("fof", str(tmp_path / "s.hdf5"), "--attach", "0", "--b", "0.5", capsys=capsys)
     assert (attached[0], "1 particle is outside the periodic box, by up to 0.03 along" in attached[2]) == (0, True)
     use_devices(1)

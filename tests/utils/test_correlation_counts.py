@@ -159,7 +159,7 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
 
 
 @pytest.mark.long
-def test_totals_and_mean_separations_of_two_processes_are_those_of_one_device() -> None:
+def test_two_processes_have_the_totals_and_mean_separations_of_one_device() -> None:
     """Only the first process has particles of region 0."""
     script = """
 import jztree as jz

@@ -7,6 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from headers import COSMOLOGY, write_types
 
 from jztree_utils import cli, ics, io
 from jztree_utils.cli._commands.argument_checks import sphere_names
@@ -96,17 +97,10 @@ def assert_all(result: dict[str, np.ndarray], expected: list[dict[str, Any]], ro
 
 def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndarray]]) -> Path:
     """Write a Gadget snapshot with particles of several types."""
-    counts = np.array([len(types[ptype]["pos"]) if ptype in types else 0 for ptype in range(6)])
     stored = {"pos": "Coordinates", "vel": "Velocities", "mass": "Masses", "id": "ParticleIDs"}
-    with h5py.File(path, "w") as file:
-        message = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "HubbleParam": 0.7}
-        message |= {"MassTable": np.zeros(6), "UnitLength_in_cm": MPC, "UnitMass_in_g": 1e10 * MSUN}
-        message |= {"UnitVelocity_in_cm_per_s": KM, "Redshift": 0.0, "Time": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7}
-        file.create_group("Header").attrs.update(message | header)
-        for ptype, columns in types.items():
-            for name, rows in columns.items():
-                file[f"PartType{ptype}/{stored[name]}"] = rows
-    return path
+    units = {"UnitLength_in_cm": MPC, "UnitMass_in_g": 1e10 * MSUN, "UnitVelocity_in_cm_per_s": KM}
+    columns = {ptype: {stored[name]: rows for name, rows in columns.items()} for ptype, columns in types.items()}
+    return write_types(path, COSMOLOGY | units | {"Redshift": 0.0, "Time": 1.0} | header, columns)
 
 
 # Real haloes

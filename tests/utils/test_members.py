@@ -7,6 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from headers import write_types
 from test_cli_runs import run
 
 from jztree.data import FofCatalogue
@@ -24,22 +25,11 @@ def held(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(_members, "_BLOCK", request.param)
     ids = RNG.permutation(2**40 + np.arange(sum(NUM.values())))
     arrays = {}
-    path = tmp_path / "snap.hdf5"
-    with h5py.File(path, "w") as file:
-        totals = np.array([*NUM.values(), 0, 0, 0, 0])
-        header = {"NumPart_ThisFile": totals, "NumPart_Total": totals, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
-        file.create_group("Header").attrs.update(
-            header | {"MassTable": np.array([0, 2.0, 0, 0, 0, 0]), "Time": 1.0, "Redshift": 0.0}
-        )
-        for ptype, (num, identifiers) in enumerate(zip(NUM.values(), np.split(ids, [NUM[0]]), strict=True)):
-            columns = {
-                "Coordinates": RNG.random((num, 3)),
-                "Velocities": RNG.random((num, 3)),
-                "ParticleIDs": identifiers,
-            }
-            arrays[ptype] = columns | ({"Masses": RNG.random(num)} if ptype == 0 else {})
-            for name, values in arrays[ptype].items():
-                file[f"PartType{ptype}/{name}"] = values
+    for ptype, (num, identifiers) in enumerate(zip(NUM.values(), np.split(ids, [NUM[0]]), strict=True)):
+        columns = {"Coordinates": RNG.random((num, 3)), "Velocities": RNG.random((num, 3)), "ParticleIDs": identifiers}
+        arrays[ptype] = columns | ({"Masses": RNG.random(num)} if ptype == 0 else {})
+    header = {"BoxSize": 1.0, "MassTable": np.array([0, 2.0, 0, 0, 0, 0]), "Time": 1.0, "Redshift": 0.0}
+    path = write_types(tmp_path / "snap.hdf5", header, arrays)
     shuffled = {ptype: RNG.permutation(num)[: COUNT[:, ptype].sum()] for ptype, num in NUM.items()}
     rows = {ptype: np.split(listed, np.cumsum(COUNT[:-1, ptype])) for ptype, listed in shuffled.items()}
     members = [

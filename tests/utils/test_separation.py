@@ -4,9 +4,9 @@ import json
 import math
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from headers import write_types
 
 from jztree_utils import cli, ics, io
 from jztree_utils.separation import mean_separation
@@ -82,15 +82,12 @@ def write_zoom(path: Path, rng: np.random.Generator) -> float:
     """Write dark matter with three masses, two in type 1. Return the mean mass of that type."""
     own = np.where(np.arange(600) < 500, 0.03, 0.24).astype(np.float32)
     far = np.full(200, 15.0, np.float32)
-    counts = [0, len(own), len(far), 0, 0, 0]
-    attributes = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "NumFilesPerSnapshot": 1, "HubbleParam": _H}
-    attributes |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "MassTable": np.zeros(6)}
-    with h5py.File(path, "w") as file:
-        file.create_group("Header").attrs.update(attributes | _UNITS | {"Omega0": _OMEGA, "OmegaLambda": 1 - _OMEGA})
-        for ptype, mass, width in ((1, own, 1.0), (2, far, 15.0)):
-            group = file.create_group(f"PartType{ptype}")
-            group["Coordinates"] = (rng.normal(25, width, (len(mass), 3)) % _BOX).astype(np.float32)
-            group["Masses"] = mass
+    header = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "HubbleParam": _H}
+    types = {}
+    for ptype, mass, width in ((1, own, 1.0), (2, far, 15.0)):
+        pos = (rng.normal(25, width, (len(mass), 3)) % _BOX).astype(np.float32)
+        types[ptype] = {"Coordinates": pos, "Masses": mass}
+    write_types(path, header | _UNITS | {"Omega0": _OMEGA, "OmegaLambda": 1 - _OMEGA}, types)
     return float(own.astype(np.float64).mean())
 
 

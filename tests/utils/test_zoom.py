@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from headers import UNITS, write_types
 from scipy.spatial import cKDTree
 from test_cli_devices import run_cli
 
@@ -43,15 +44,11 @@ def write_zoom(path: Path, own_masses: bool = False) -> np.ndarray:
     each = np.asarray([0, mass, 8 * mass, 64 * mass, 0, 0])
     assert np.dot(counts, each) == pytest.approx(_SIDE**3 * mass)  # the mass of all matter
     message = {"BoxSize": box, "Time": 1.0, "Redshift": 0.0, "Omega0": 0.31, "OmegaLambda": 0.69, "HubbleParam": 0.68}
-    units = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
-    with h5py.File(path, "w") as file:
-        file.create_group("Header").attrs.update(message | units | {"MassTable": np.where(own_masses, 0, each)})
-        file["Header"].attrs.update({"NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts, "NumPart_Total": counts})
-        for ptype, places in kinds.items():
-            file[f"PartType{ptype}/Coordinates"] = places.astype(np.float32)
-            if own_masses:
-                file[f"PartType{ptype}/Masses"] = np.full(len(places), each[ptype], np.float32)
-        file["PartType1/ParticleIDs"] = part.id[rows].astype(np.uint64)
+    types = {ptype: {"Coordinates": places.astype(np.float32)} for ptype, places in kinds.items()}
+    for ptype, columns in types.items():
+        columns |= {"Masses": np.full(counts[ptype], each[ptype], np.float32)} if own_masses else {}
+    types[1]["ParticleIDs"] = part.id[rows].astype(np.uint64)
+    write_types(path, message | UNITS | {"MassTable": np.where(own_masses, 0, each)}, types)
     return np.asarray(part.id[rows], np.int64)
 
 
