@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,9 @@ from .._transform.exact import power_of_two
 from ..jax_ext import Exact, exact_to_float
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class WideCounts:
-    """64-bit counts, not negative, that NumPy reads as int64: ``np.asarray(counts)``.
-
-    Attributes:
-        words: ``(..., 2)`` uint32, the lower word first.
-    """
+@dataclass(frozen=True, repr=False)
+class _WideNumbers:
+    """Numbers of several words each, on the last axis."""
 
     words: jax.Array
 
@@ -28,19 +23,29 @@ class WideCounts:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.words.shape[:-1])
 
-    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> np.ndarray:
-        words = np.asarray(self.words).astype(np.int64)
-        return np.asarray(words[..., 0] + (words[..., 1] << 32), dtype)
-
-    def __getitem__(self, index: Any) -> "WideCounts":
-        """Return some of the counts. The index applies to all axes but the last, which holds the words."""
-        return WideCounts(self.words[index])
+    def __getitem__(self, index: Any) -> Self:
+        """Return some of the numbers. The index applies to all axes but the last, which holds the words."""
+        return type(self)(self.words[index])
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"WideCounts{self.shape}"
+        return f"{type(self).__name__}{self.shape}"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class WideCounts(_WideNumbers):
+    """64-bit counts, not negative, that NumPy reads as int64: ``np.asarray(counts)``.
+
+    Attributes:
+        words: ``(..., 2)`` uint32, the lower word first.
+    """
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> np.ndarray:
+        words = np.asarray(self.words).astype(np.int64)
+        return np.asarray(words[..., 0] + (words[..., 1] << 32), dtype)
 
     def to_float(self) -> jax.Array:
         """Return the counts rounded to the widest float that JAX has switched on, for use in compiled functions."""
@@ -49,32 +54,16 @@ class WideCounts:
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class WideSums:
+@dataclass(frozen=True, repr=False)
+class WideSums(_WideNumbers):
     """Float64 numbers, such as sums, that NumPy reads as float64: ``np.asarray(sums)``.
 
     Attributes:
         words: ``(..., 4)`` float32, or ``(..., 1)`` float64 if JAX has that switched on; see `jztree.jax_ext.Exact`.
     """
 
-    words: jax.Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.words.shape[:-1])
-
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(exact_to_float(Exact(np.asarray(self.words))), dtype)
-
-    def __getitem__(self, index: Any) -> "WideSums":
-        """Return some of the sums. The index applies to all axes but the last, which holds the words."""
-        return WideSums(self.words[index])
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        return f"WideSums{self.shape}"
 
     def to_float(self) -> jax.Array:
         """Return the sums in the widest float that JAX has switched on, for use in compiled functions."""
