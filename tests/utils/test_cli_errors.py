@@ -35,23 +35,6 @@ def check_refused(arguments: list[str], folder: Path, capsys, message: str) -> N
     assert {name: (folder / name).stat().st_mtime_ns for name in files(folder)} == before
 
 
-@pytest.mark.parametrize("command", ["fof", "knn"])
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("missing/out.hdf5", "create the folder"),
-        ("folder", "not a regular file"),
-        ("snapshot.hdf5", "would overwrite"),
-        ("./folder/../snapshot.hdf5", "would overwrite"),
-        ("/dev/null", "not a regular file"),
-    ],
-)
-def test_bad_outputs(command, output, message, snapshot, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    check_refused([command, "snapshot.hdf5", "-o", output], tmp_path, capsys, message)
-
-
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

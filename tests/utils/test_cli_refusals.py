@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# All calls run in a folder that holds the snapshots snap_007.hdf5 and snap_008.hdf5. Values are parts of the messages.
+# All calls run in a folder with these files. The values of the tables are parts of the messages.
+FILES = ["folder", "snap_007.hdf5", "snap_008.hdf5"]
 MISSING = "The file snop_007.hdf5 does not exist; check the path; snap_007.hdf5 has a similar name."
 WITHOUT_JAX = {
     "fof": "No snapshot was given",
@@ -96,6 +97,8 @@ WITHOUT_JAX = {
     "xi sample -o xi.png": "would be an HDF5 file",
     "convert": "convert needs an input file",
     "convert snop_007.hdf5 -o x.npz": MISSING,
+    "convert snap_007.hdf5 -o x_{n}.hdf5": "has the unknown placeholder {n}; leave it out.",
+    "plot density snap_007.hdf5 -o x_{n}.png": "has the unknown placeholder {n}; leave it out.",
     "convert sample -o x.hdf5 --layout numpy": "The output x.hdf5 would be a NumPy file of several arrays",
     "convert sample -o x.npz --layout gadget4": "The output x.npz would be an HDF5 file",
     "convert sample -o x.hdf5 --layout parquet": "The output x.hdf5 would be a Parquet file",
@@ -144,13 +147,24 @@ WITH_JAX = {
     "plot mass-function sample": "plot mass-function draws groups, but sample is a snapshot; find its groups",
     "plot halos sample --catalogue sample": "jztree fof sample -o halos.hdf5, and give halos.hdf5.",
 }
+OUTPUTS = {
+    "missing/out.hdf5": "create the folder",
+    "folder": "not a regular file",
+    "snap_007.hdf5": "would overwrite",
+    "./folder/../snap_007.hdf5": "would overwrite",
+    "/dev/null": "not a regular file",
+}
+WITH_JAX |= {
+    f"{command} snap_007.hdf5 -o {output}": words for command in ("fof", "knn") for output, words in OUTPUTS.items()
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, write_gadget: Callable[..., Path]) -> Path:
     folder = tmp_path_factory.mktemp("calls")
     pos = np.random.default_rng(7).random((350, 3), np.float32)
-    for name in ("snap_007.hdf5", "snap_008.hdf5"):
+    (folder / FILES[0]).mkdir()
+    for name in FILES[1:]:
         write_gadget(folder / name, pos, columns={"ParticleIDs": np.arange(350), "Velocities": pos})
     return folder
 
@@ -164,7 +178,7 @@ def test_invalid_calls_are_reported_without_jax(folder: Path) -> None:
     for (command, words), error in zip(WITHOUT_JAX.items(), done.stderr.splitlines(), strict=True):
         assert error.startswith("jztree: error: "), (command, error)
         assert words in error, (command, error)
-    assert sorted(path.name for path in folder.iterdir()) == ["snap_007.hdf5", "snap_008.hdf5"]
+    assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
 @pytest.mark.fast
@@ -174,4 +188,4 @@ def test_invalid_call_prints_one_line_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     assert (WITHOUT_JAX | WITH_JAX)[command] in error_of(*command.split())
-    assert sorted(path.name for path in folder.iterdir()) == ["snap_007.hdf5", "snap_008.hdf5"]
+    assert sorted(path.name for path in folder.iterdir()) == FILES

@@ -147,13 +147,6 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
     assert (tmp_path / "c_003.hdf5").exists()
 
 
-@pytest.mark.parametrize("command", [["convert"], ["plot", "density"]])
-def test_placeholders_in_the_output_of_one_snapshot_raise(snapshots, tmp_path, command, capsys) -> None:
-    output = str(tmp_path / ("x_{n}.png" if "plot" in command else "x_{n}.hdf5"))
-    status, _, err = run(*command, snapshots[0], "-o", output, capsys=capsys)
-    assert (status, "has the unknown placeholder {n}; leave it out." in err) == (2, True)
-
-
 def test_file_names_that_are_not_valid_utf8(snapshots, tmp_path, capsys) -> None:
     odd = os.fsdecode(bytes(tmp_path) + b"/odd\xff_7.hdf5")
     os.rename(snapshots[0], odd)
