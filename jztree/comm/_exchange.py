@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from .. import kernels, stats
 from .._transform.capacity import Capacity
 from .._transform.ragged import METHODS, method_of_trace
+from ..config import is_on_cpu
 from ._agree import after, require_capacity
 from ._counts import starts_of
 from ._ranks import all_gather, all_max, are_many, get_rank_info, num_ranks, swap, vary, with_real
@@ -20,7 +21,9 @@ from ._traffic import Traffic, of_others, traffic_of
 
 # The buffer of a dense exchange holds this fraction of the rows that may arrive, but at least this many bytes. A buffer
 # for all rows would be freshly allocated memory, several times over, and the system has to clear each of its pages.
+# Between GPUs, a round has a high latency. On CPUs, a buffer that stays in the cache is worth more rounds.
 _PARTS, _LEAST_BYTES = 8, 2**22
+_CPU_PARTS, _CPU_LEAST_BYTES = 64, 2**21
 # The small buffer is this many times smaller. It is used if at most this many rounds with it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 # With many ranks, rows that would take more rounds of a large buffer are relayed through other ranks instead.
@@ -83,7 +86,7 @@ def exchange(
     advice: str = "",
     name: str = "rows",
     fill: Any = None,
-    filled: bool = True,
+    filled: bool | jax.Array = True,
     own: bool = True,
     method: str | None = None,
     chunk_rows: int | None = None,
@@ -105,13 +108,13 @@ def exchange(
         name: The name under which `jztree.stats` counts the rows that leave this rank.
         fill: A pytree like ``rows`` with the value of places that receive no row. None means 0.
         filled: Whether to write these fill values. If False, places without a row are undefined, and you must not read
-            them.
+            them. A number, int32, fills only the places from this one on; all places before it must receive a row.
         own: Whether to copy the rows that stay on this rank. If False, their places are reserved but not written.
         method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None
             selects the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in
             mapped functions over GPUs of one computer that pass a test of the ragged exchange, and dense elsewhere.
-        chunk_rows: Rows in the buffer of a dense round, for all ranks together. The default is a fraction of
-            ``capacity``, or with many ranks slightly more than ``capacity``.
+        chunk_rows: Rows in the buffer of a dense round, for all ranks together; on CPUs at most as many as stay in the
+            cache. The default is a fraction of ``capacity``, or with many ranks slightly more than ``capacity``.
 
     Returns:
         The received rows ``(capacity.rows, ...)``, their number, and the `Route`.
@@ -129,20 +132,19 @@ def exchange(
     route = Route(order, traffic, leaves[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
-    settings = _Settings(
-        capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(leaves)), filled, own
-    )
-    arrays = _exchanged(settings, jax.lax.stop_gradient(leaves), fills, traffic, order, place)
+    settings = _Settings(capacity.rows, method, _chunk_rows(capacity.rows, kernels.row_words(leaves), chunk_rows), own)
+    arrays = _exchanged(settings, jax.lax.stop_gradient(leaves), fills, filled, traffic, order, place)
     moved = with_real(lambda *pair: _as_exchanged(settings, *pair, traffic, order, place), arrays, leaves)
     return jax.tree.unflatten(structure, moved), num, route
 
 
-def _chunk_rows(capacity: int, words: int) -> int:
+def _chunk_rows(capacity: int, words: int, chunk_rows: int | None) -> int:
     """Return the rows of ``words`` words in the buffer of a dense round, for at most ``capacity`` received rows."""
     rows = capacity + capacity // 8
-    if are_many(num_ranks()):
-        return rows
-    return min(rows, max(rows // _PARTS, _LEAST_BYTES // (4 * max(words, 1))))
+    if are_many(num_ranks()) or (chunk_rows is not None and not is_on_cpu()):
+        return chunk_rows or rows
+    parts, least_bytes = (_CPU_PARTS, _CPU_LEAST_BYTES) if is_on_cpu() else (_PARTS, _LEAST_BYTES)
+    return min(chunk_rows or rows, max(rows // parts, least_bytes // (4 * max(words, 1))))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -155,14 +157,12 @@ def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
 class _Settings(NamedTuple):
     """Exchange settings.
 
-    The capacity, the method, the rows per dense round, whether to fill places at which no row arrives, and whether to
-    copy the rank's own rows.
+    The capacity, the method, the rows per dense round, and whether to copy the rank's own rows.
     """
 
     capacity: int
     method: str | None
     chunk_rows: int
-    filled: bool
     own: bool
 
 
@@ -170,6 +170,7 @@ def _exchanged(
     settings: _Settings,
     leaves: list[jax.Array],
     fills: Sequence[Any],
+    filled: bool | jax.Array,
     traffic: Traffic,
     order: jax.Array | None,
     place: jax.Array | None,
@@ -179,10 +180,12 @@ def _exchanged(
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, num_own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
-    first_filled: Any = 0 if settings.filled else settings.capacity
-    if settings.filled and place is None:
-        # Received rows come first, and every one is written.
-        first_filled = jnp.sum(route.received, dtype=jnp.int32)
+    first_filled: Any = filled
+    if filled is True:
+        # Without places, received rows come first, and every one is written.
+        first_filled = jnp.sum(route.received, dtype=jnp.int32) if place is None else 0
+    elif filled is False:
+        first_filled = settings.capacity
     placed = num_own if settings.own else 0
     arrays = list(
         kernels.place_rows(leaves, order, start, fills, place, target, placed, settings.capacity, first_filled)
@@ -218,7 +221,7 @@ def _as_exchanged_jvp(settings: _Settings, primals: tuple[Any, ...], tangents: t
         )
     # Exchange row numbers in the same way. The derivative is then linear in the tangents, so JAX can transpose it for
     # reverse mode.
-    (number,) = _exchanged(settings._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
+    (number,) = _exchanged(settings, [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], True, *how)
     gathered = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
     source = jnp.where(number < 0, ndev * n, number)
     changes = [change.at[source].get(mode="fill", fill_value=0) for change in gathered]
@@ -287,6 +290,7 @@ class _Dense:
         self.sent, self.received = of_others(route.sent, self.rank), of_others(route.received, self.rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
+        self.parts = self.ndev if is_on_cpu() and not are_many(self.ndev) else 1
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         if are_many(self.ndev):
@@ -307,9 +311,19 @@ class _Dense:
     def _one_round(
         self, chunk: int, leaves: list[jax.Array], done: jax.Array, arrays: list[jax.Array]
     ) -> list[jax.Array]:
-        buffer = swap(kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, chunk))
-        starts, counts = self.receive_starts + done, self.received - done
-        return list(kernels.unpack_segments(buffer, self.place, starts, counts, arrays))
+        buffers = [
+            kernels.pack_segments(leaves, self.order, *segments, chunk)
+            for segments in self._split(self.send_starts + done, self.sent - done)
+        ]
+        # XLA removes the concatenation and the split only if the buffers are flat.
+        swapped = swap(jnp.concatenate([buffer.reshape(buffer.shape[0], -1) for buffer in buffers]))
+        received = self._split(self.receive_starts + done, self.received - done)
+        for buffer, segments in zip(jnp.split(swapped, len(buffers)), received, strict=True):
+            arrays = list(kernels.unpack_segments(buffer.reshape(buffers[0].shape), self.place, *segments, arrays))
+        return arrays
+
+    def _split(self, starts: jax.Array, counts: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        return list(zip(jnp.split(starts, self.parts), jnp.split(counts, self.parts), strict=True))
 
     def _through_others(self, max_rows: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]

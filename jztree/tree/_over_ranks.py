@@ -153,6 +153,12 @@ class SortedRange:
         arrived, _, _ = comm.exchange(sent, self.route.traffic, Capacity(n, "sort"), name="sort")
         return jax.tree.map(lambda leaf: kernels.gather_rows(leaf, self.merge), arrived)
 
+    def send_back(self, answers: Any, fill: Any = None) -> Any:
+        """Send answers, arrays ``(n, ...)`` in the order ``merge``, to the rank and row of each particle."""
+        # The particles are the first rows of the input, so only later rows receive no answer.
+        num = jnp.sum(self.route.sent, dtype=jnp.int32)
+        return comm.send_back(answers, self.route, fill=fill, filled=num, name="results")
+
 
 def sort_over_ranks(
     types: Sequence[InputParticles],

@@ -251,7 +251,7 @@ class Stage:
             return answers if rows is None else jax.tree.map(lambda leaf: kernels.scatter_rows(leaf, rows), answers)
         merge = moved.merge
         answers = jax.tree.map(lambda leaf: kernels.scatter_rows(leaf, merge), answers)
-        return comm.send_back(answers, moved.route, fill=fill, name="results")
+        return moved.send_back(answers, fill)
 
     def send_back_if_moved(self, answers: Any, fill: Any = None) -> Any:
         """Return answers at the rank and row of each query. Send nothing if no query of any rank has moved.
@@ -266,15 +266,14 @@ class Stage:
         moved = self.queries.moved
         assert moved is not None
 
-        def back(answers: Any) -> Any:
-            return comm.send_back(answers, moved.route, fill=fill, name="results")
-
         if moved.stayed is None:
-            return back(answers)
+            return moved.send_back(answers, fill)
         stats.record("rows.results", jnp.int32(0))
         # Use a loop of at most one step, because its state stays in place: a conditional would copy its result.
         state = jax.tree.map(comm.vary, (moved.stayed, answers))
-        return jax.lax.while_loop(lambda state: ~state[0], lambda state: (~state[0], back(state[1])), state)[1]
+        return jax.lax.while_loop(
+            lambda state: ~state[0], lambda state: (~state[0], moved.send_back(state[1], fill)), state
+        )[1]
 
 
 def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
