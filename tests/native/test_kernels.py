@@ -73,15 +73,41 @@ with jax.enable_x64(True):
 
 def run_with_instruction_set(name: str, script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a separate process, with the jztree under test."""
+    return run_in_environment({"JZTREE_INSTRUCTION_SET": name}, script)
+
+
+def run_in_environment(environment: dict[str, str], script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a separate process with more environment variables, and with the jztree under test."""
     folders = [str(Path(__file__).parents[1]), str(Path(kernels.__file__).parents[2])]
     return subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {folders}\n{script}"],
-        env=os.environ | {"JZTREE_INSTRUCTION_SET": name},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
+
+
+_COMPARE_THREADS = """
+import jax, numpy
+import jztree as jz
+from jztree import kernels
+pos = numpy.random.default_rng(3).random((300_000, 3), numpy.float32)
+def answers():
+    results = [jz.tree.zsort_and_tree(pos, boxsize=1.0), jz.fof.fof_and_catalogue(pos, 0.004, 1.0)]
+    results += [jz.neighbours_within(pos, 0.01, boxsize=1.0), jz.pairs_within(pos, 0.005, boxsize=1.0)]
+    return [numpy.asarray(leaf).tobytes() for leaf in jax.tree.leaves(results)]
+with_many = answers()
+kernels.set_num_threads(1)
+print(with_many == answers())
+"""
+
+
+@pytest.mark.parametrize("threads", [64, 128])
+def test_same_bits_with_more_threads_than_cores(threads: int) -> None:
+    done = run_in_environment({"PJRT_NPROC": str(threads)}, _COMPARE_THREADS)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 def hashed(dtype: Any, n: int) -> str:

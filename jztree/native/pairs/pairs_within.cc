@@ -33,7 +33,7 @@ class Pairs {
 
   void run() {
     int64_t written = make_lists(
-        in_, [&] { find(); },
+        parallel_, in_, [&] { find(); },
         [&] {
           groups([&](int64_t begin, int64_t end) {
             ImagePairs<D, T> pairs(in_, staged_);

@@ -87,6 +87,8 @@ class RowLevels {
 
 template <int D, typename T>
 struct Builder {
+  static constexpr int64_t nodes_of_block = 1 << 10;
+
   const Parallel& parallel;
   const T* pos;
   int64_t num;
@@ -122,18 +124,20 @@ struct Builder {
     int32_t* split = splits + layout.split_start(plane);
     int32_t* rows = particle_splits + layout.split_start(plane);
     std::vector<uint8_t> merged(static_cast<size_t>(size));
-    for (int64_t node = 0; node < size; ++node) {
-      int64_t best = node * fan_out;
-      int best_level = -1;
-      for (int64_t child = best; child < std::min(below, (node + 1) * fan_out); ++child) {
-        // Trailing leaves without particles have no key; they join the node before them.
-        int child_level = rows_below[child] < num ? level[static_cast<size_t>(child)] : -1;
-        if (child_level > best_level) best = child, best_level = child_level;
+    parallel.blocks(size, nodes_of_block, [&](int64_t begin, int64_t end) {
+      for (int64_t node = begin; node < end; ++node) {
+        int64_t best = node * fan_out;
+        int best_level = -1;
+        for (int64_t child = best; child < std::min(below, (node + 1) * fan_out); ++child) {
+          // Trailing leaves without particles have no key; they join the node before them.
+          int child_level = rows_below[child] < num ? level[static_cast<size_t>(child)] : -1;
+          if (child_level > best_level) best = child, best_level = child_level;
+        }
+        split[node] = static_cast<int32_t>(best);
+        rows[node] = rows_below[best];
+        merged[static_cast<size_t>(node)] = static_cast<uint8_t>(std::max(best_level, 0));
       }
-      split[node] = static_cast<int32_t>(best);
-      rows[node] = rows_below[best];
-      merged[static_cast<size_t>(node)] = static_cast<uint8_t>(std::max(best_level, 0));
-    }
+    });
     split[size] = static_cast<int32_t>(below);
     rows[size] = static_cast<int32_t>(num);
     level = std::move(merged);
@@ -154,15 +158,19 @@ struct Builder {
   void plane_boxes(int plane) {
     const int32_t* split = splits + layout.split_start(plane);
     int64_t below = layout.starts[static_cast<size_t>(plane) - 1], here = layout.starts[static_cast<size_t>(plane)];
-    for (int64_t node = 0; node < layout.sizes[static_cast<size_t>(plane)]; ++node) {
-      T *low = lower + (here + node) * D, *high = upper + (here + node) * D;
-      no_box<D>(low, high);
-      for (int64_t child = below + split[node]; child < below + split[node + 1]; ++child)
-        for (int d = 0; d < D; ++d) {
-          low[d] = std::min(low[d], lower[child * D + d]);
-          high[d] = std::max(high[d], upper[child * D + d]);
-        }
-    }
+    parallel.blocks(layout.sizes[static_cast<size_t>(plane)], nodes_of_block, [&](int64_t begin, int64_t end) {
+      for (int64_t node = begin; node < end; ++node) {
+        T low[D], high[D];
+        no_box<D>(low, high);
+        for (int64_t child = below + split[node]; child < below + split[node + 1]; ++child)
+          for (int d = 0; d < D; ++d) {
+            low[d] = std::min(low[d], lower[child * D + d]);
+            high[d] = std::max(high[d], upper[child * D + d]);
+          }
+        std::copy(low, low + D, lower + (here + node) * D);
+        std::copy(high, high + D, upper + (here + node) * D);
+      }
+    });
   }
 
   bool build(int64_t leaf_size, int64_t fan_out) {

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "common/cpu/memory.h"
+#include "common/cpu/parallel.h"
 
 namespace jztree {
 
@@ -14,17 +17,32 @@ inline int32_t narrowed(int64_t number) {
   return static_cast<int32_t>(std::min<int64_t>(number, std::numeric_limits<int32_t>::max()));
 }
 
+// Replace the lengths of lists by their ends. Returns the sum of the lengths.
+inline int64_t find_ends(const Parallel& parallel, int32_t* lengths, int64_t number) {
+  const int64_t grain = std::max<int64_t>(1 << 14, number / (4 * parallel.threads()) + 1);
+  std::vector<int64_t> starts(static_cast<size_t>((number + grain - 1) / grain));
+  parallel.blocks(number, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t& sum = starts[static_cast<size_t>(begin / grain)]; begin < end; ++begin) sum += lengths[begin];
+  });
+  int64_t total = 0;
+  for (int64_t& sum : starts) total += std::exchange(sum, total);
+  parallel.blocks(number, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t sum = starts[static_cast<size_t>(begin / grain)]; begin < end; ++begin) {
+      sum += lengths[begin];
+      lengths[begin] = narrowed(sum);
+    }
+  });
+  return total;
+}
+
 // Lay out the lists of `in`, and write them if they fit. In: has splits, total, q() and room(). count(): writes the
 // length of the i-th output row's list to splits[i + 1], unless the length is 0. Returns the number of written entries.
 template <typename In, typename Count, typename Write>
-int64_t make_lists(const In& in, const Count& count, const Write& write) {
-  std::fill_n(in.splits, in.q() + 1, 0);
+int64_t make_lists(const Parallel& parallel, const In& in, const Count& count, const Write& write) {
+  parallel.blocks(in.q() + 1, 1 << 16,
+                  [&](int64_t begin, int64_t end) { std::fill_n(in.splits + begin, end - begin, 0); });
   count();
-  int64_t total = 0;
-  for (int64_t row = 1; row <= in.q(); ++row) {
-    total += in.splits[row];
-    in.splits[row] = narrowed(total);
-  }
+  const int64_t total = find_ends(parallel, in.splits + 1, in.q());
   in.total[0] = static_cast<int32_t>(total >> 31);
   in.total[1] = static_cast<int32_t>(total & 0x7fffffff);
   if (total > in.room()) return 0;

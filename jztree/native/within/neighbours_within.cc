@@ -64,7 +64,7 @@ class Lists {
         begins_(static_cast<size_t>(staged_.queries->leaves())) {}
 
   void run() {
-    int64_t written = make_lists(in_, [&] { find(); }, [&] { move(), finish(); });
+    int64_t written = make_lists(parallel_, in_, [&] { find(); }, [&] { move(), finish(); });
     if (!in_.padded) return;
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       std::fill(in_.index + written + begin, in_.index + written + end, -1);

@@ -199,8 +199,8 @@ class ZSort {
   struct Deal {
     int64_t begin, end, grain, blocks;
     int64_t ways;
-    std::vector<int64_t> places;  // [block, way], number of rows; later the position of the next row
-    Scratch<uint16_t> way;        // of each row; stored, because loading it is faster than making a key
+    Scratch<int64_t> places;  // [block, way], number of rows; later the position of the next row
+    Scratch<uint16_t> way;    // of each row; stored, because loading it is faster than making a key
 
     Deal(int64_t first, int64_t last, int64_t num_ways, int threads)
         : begin(first),
@@ -208,12 +208,28 @@ class ZSort {
           grain(std::max<int64_t>(1 << 12, (last - first + 4 * threads - 1) / (4 * threads))),
           blocks(std::max<int64_t>(1, (last - first + grain - 1) / grain)),
           ways(num_ways),
-          places(static_cast<size_t>(blocks * ways), 0),
+          places(blocks * ways),
           way(last - first) {}
 
     int64_t first_row(int64_t block) const { return std::min(end, begin + block * grain); }
-    int64_t* places_of(int64_t block) { return places.data() + block * ways; }
+    int64_t* places_of(int64_t block) { return places.get() + block * ways; }
     uint16_t* ways_of(int64_t block) { return way.get() + (first_row(block) - begin); }
+
+    // Turn the numbers of rows into the position of the first row of each block and way. With many threads, the table
+    // has many blocks, so threads share its columns, and each reads its part of the rows.
+    void find_places(const Parallel& parallel) {
+      std::vector<int64_t> next(static_cast<size_t>(ways), 0);
+      auto each_number = [&](const auto& work) {
+        parallel.blocks(ways, std::max<int64_t>(64, (1 << 16) / blocks), [&](int64_t first, int64_t last) {
+          for (int64_t block = 0; block < blocks; ++block)
+            for (int64_t i = first; i < last; ++i) work(next[static_cast<size_t>(i)], places_of(block)[i]);
+        });
+      };
+      each_number([](int64_t& sum, int64_t number) { sum += number; });
+      int64_t total = begin;
+      for (int64_t& number : next) total += std::exchange(number, total);
+      each_number([](int64_t& place, int64_t& number) { place += std::exchange(number, place); });
+    }
   };
 
   // Move rows into the order of their digits (stable), with non-finite rows last. Returns the end of each digit.
@@ -221,12 +237,11 @@ class ZSort {
                                 int level) const {
     Deal deal(begin, end, digits.count() + 1, parallel_.threads());
     count_digits(from, digits, level, deal);
-    int64_t total = begin;
-    for (int64_t digit = 0; digit < deal.ways; ++digit)
-      for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[digit], total);
+    deal.find_places(parallel_);
     move_rows(from, to, deal);
     // The last block has the last rows of each digit.
-    return {deal.places.end() - deal.ways, deal.places.end() - 1};
+    const int64_t* ends_of_ways = deal.places_of(deal.blocks - 1);
+    return {ends_of_ways, ends_of_ways + deal.ways - 1};
   }
 
   void count_digits(const Source& from, const Digits& digits, int level, Deal& deal) const {
@@ -234,6 +249,7 @@ class ZSort {
       Levels keys(grid_);
       for (int64_t block = first; block < last; ++block) {
         int64_t* count = deal.places_of(block);
+        std::fill_n(count, deal.ways, 0);
         uint16_t* way = deal.ways_of(block);
         int64_t start = deal.first_row(block);
         int64_t rows = deal.first_row(block + 1) - start;
