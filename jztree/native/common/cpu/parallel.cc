@@ -16,30 +16,29 @@ namespace {
 // because devices share the cores.
 std::atomic<int> at_work{0};
 
-// Add one thread if fewer than `most` are at work.
-bool begin_if_below(int most) {
-  int now = at_work.load(std::memory_order_relaxed);
+// Add one thread if there are fewer than `most`.
+bool add_if_below(std::atomic<int>& threads, int64_t most) {
+  int now = threads.load(std::memory_order_relaxed);
   while (now < most)
-    if (at_work.compare_exchange_weak(now, now + 1, std::memory_order_relaxed)) return true;
+    if (threads.compare_exchange_weak(now, now + 1, std::memory_order_relaxed)) return true;
   return false;
 }
 
-void end_work() { at_work.fetch_sub(1, std::memory_order_relaxed); }
+void remove_from(std::atomic<int>& threads) { threads.fetch_sub(1, std::memory_order_relaxed); }
 
 }  // namespace
 
 // The last scheduled task may read this object after the loop has ended, so the tasks share its ownership. Only threads
-// with a block use `work`, and the caller waits for those threads.
-struct Parallel::Shared {
-  Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
+// with a block use `parallel` and `work`, and the caller waits for those threads.
+struct Parallel::Shared : std::enable_shared_from_this<Shared> {
+  Shared(const Parallel& p, AnyWork w, int64_t n, int64_t g, int64_t c)
+      : parallel(p), work(w), items(n), grain(g), count(c) {}
 
-  // before_each(left): called before each block, with the number of blocks not yet begun.
-  template <typename BeforeEach>
-  void run(const BeforeEach& before_each) {
+  void run() {
     for (;;) {
       int64_t block = next.fetch_add(1, std::memory_order_relaxed);
       if (block >= count) return;
-      before_each(count - block - 1);
+      request_helpers(count - block - 1);
       try {
         work.call(work.object, block * grain, std::min(items, (block + 1) * grain));
       } catch (...) {
@@ -50,6 +49,20 @@ struct Parallel::Shared {
         std::lock_guard<std::mutex> lock(mutex);
         finished.notify_all();
       }
+    }
+  }
+
+  // Every thread with a block requests two helpers, because one that wakes all of many threads takes a microsecond or
+  // more for each. left: the number of blocks not yet begun.
+  void request_helpers(int64_t left) {
+    for (int i = 0; i < 2 && add_if_below(helpers, std::min<int64_t>(parallel.threads_ - 1, left)); ++i) {
+      // More threads than the pool has would compete for cores, and the threads of other devices are also busy.
+      if (!add_if_below(at_work, parallel.pool_threads_)) return remove_from(helpers);
+      parallel.pool_.Schedule([shared = shared_from_this()] {
+        KeepSubnormals kept;
+        shared->run();
+        remove_from(at_work);
+      });
     }
   }
 
@@ -72,9 +85,11 @@ struct Parallel::Shared {
 #endif
   }
 
+  const Parallel& parallel;
   const AnyWork work;
   const int64_t items, grain, count;
   std::atomic<int64_t> next{0}, done{0};
+  std::atomic<int> helpers{0};
   std::mutex mutex;
   std::condition_variable finished;
   std::exception_ptr error;
@@ -87,23 +102,14 @@ Parallel::Parallel(xla::ffi::ThreadPool& pool)
   at_work.fetch_add(1, std::memory_order_relaxed);
 }
 
-Parallel::~Parallel() { end_work(); }
+Parallel::~Parallel() { remove_from(at_work); }
 
 void Parallel::run(AnyWork work, int64_t items, int64_t grain) const {
   if (items <= 0) return;
   int64_t count = (items + grain - 1) / grain;
   if (threads_ == 1 || count == 1) return work.call(work.object, 0, items);
-  auto shared = std::make_shared<Shared>(work, items, grain, count);
-  int helpers = 0;
-  // More threads than the pool has would compete for cores, and the threads of other devices are also busy.
-  shared->run([&](int64_t left) {
-    for (; helpers < threads_ - 1 && helpers < left && begin_if_below(pool_threads_); ++helpers)
-      pool_.Schedule([shared] {
-        KeepSubnormals kept;
-        shared->run([](int64_t) {});
-        end_work();
-      });
-  });
+  auto shared = std::make_shared<Shared>(*this, work, items, grain, count);
+  shared->run();
   shared->wait();
 }
 
