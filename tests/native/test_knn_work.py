@@ -17,9 +17,9 @@ from jztree.config import GPU_LEAF_SIZE, RadiusConfig, TreeConfig
 
 # For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
-    8: {"group": 126, "rows": 4518, "block": 5061, "absorb": 1152, "look below": 1636},
-    32: {"group": 127, "rows": 6476, "block": 8609, "absorb": 3009, "look below": 1866},
-    64: {"group": 127, "rows": 7776, "block": 12426, "absorb": 2976, "look below": 1959},
+    8: {"group": 125, "rows": 4514, "block": 5055, "absorb": 1147, "look below": 1633},
+    32: {"group": 125, "rows": 6449, "block": 8592, "absorb": 2993, "look below": 1850},
+    64: {"group": 125, "rows": 7728, "block": 12393, "absorb": 2947, "look below": 1937},
 }
 
 # With leaves of 24, the top planes over these numbers of points have 32, 5, 6, 7, 8 and 16 nodes. If it may have 64
@@ -31,9 +31,9 @@ POINTS = (6000, 6300, 8000, 10_000, 12_000, 3000)
 RESOURCES = {
     4: (128, 0, 40, 16),
     8: (128, 0, 40, 16),
-    16: (128, 0, 40, 16),
-    32: (128, 0, 40, 16),
-    64: (168, 0, 40, 12),
+    16: (128, 0, 40, 15),
+    32: (168, 0, 40, 11),
+    64: (168, 0, 40, 7),
     128: (168, 0, 40, 9),
 }
 

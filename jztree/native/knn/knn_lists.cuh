@@ -10,7 +10,6 @@
 // applications"), without a branch.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -85,8 +84,6 @@ __device__ Candidate<T> shuffled(const Candidate<T>& candidate, int flip) {
   }
 }
 
-__device__ __forceinline__ uint32_t choose(bool first, uint32_t a, uint32_t b) { return first ? a : b; }
-
 namespace network {
 
 template <typename T>
@@ -141,8 +138,6 @@ __device__ __forceinline__ void bitonic_merge(T* a) {
 
 // The lists of 32 lanes, with capacity K, in shared memory: a column per lane. Only the last k entries count. A list is
 // in registers only while it absorbs candidates, so that more warps fit on a multiprocessor.
-//
-// A search gives each row a label, the row plus one here.
 template <int K, typename T>
 struct LaneList {
   static constexpr int batch = K < 8 ? K : K > 16 ? 16 : 8;
@@ -150,222 +145,127 @@ struct LaneList {
 
   static constexpr int block = batch, patience = batch * 3 / 2;
 
-  using Item = Candidate<T>;  // a collected candidate, and an entry of a list
-  struct Lift {};             // see KeyList
+  Candidate<T>* first;  // of lane 0
 
-  Item* first;  // of lane 0
-  uint32_t own_label_ = 0;
+  __device__ explicit LaneList(void* memory) : first(static_cast<Candidate<T>*>(memory)) {}
 
-  __device__ explicit LaneList(void* memory) : first(static_cast<Item*>(memory)) {}
-
-  __device__ static Item none() { return no_candidate<T>(); }
-  __device__ static Item item(Lift, T distance2, uint32_t label) { return Item::make(distance2, label); }
-  __device__ static bool has_label(const Item& item, uint32_t label) { return item.row_plus_one() == label; }
-  __device__ static uint32_t row_of(uint32_t label) { return label - 1; }
-  // The label of the query, if it is a source.
-  __device__ void set_own_label(uint32_t label) { own_label_ = label; }
-  __device__ uint32_t own_label() const { return own_label_; }
-  // The candidate of a collected item. Its distance may be rounded up.
-  __device__ static Candidate<T> candidate(const Item& item) { return item; }
-
-  // The row of the i-th entry of a lane's list, plus one; entries ascend.
-  __device__ uint32_t row_plus_one(int lane, int i) const { return first[i * warp_size + lane].row_plus_one(); }
-  // The i-th entry of this lane's list. Its distance may be rounded down.
-  __device__ Candidate<T> own(int i) const { return entry(i); }
+  // The i-th entry of a lane's list; entries ascend.
+  __device__ Candidate<T>& at(int lane, int i) const { return first[i * warp_size + lane]; }
+  __device__ Candidate<T>& own(int i) const { return at(lane_index(), i); }
 
   // is_own: whether the query is its own neighbour, as the first one.
   __device__ __forceinline__ void reset(int k, bool is_own) const {
 #pragma unroll 1
     for (int i = 0; i < K; ++i)
-      entry(i) = i < K - k              ? Candidate<T>::before_all()
-                 : i == K - k && is_own ? Candidate<T>::make(0, 0)
-                                        : no_candidate<T>();
+      own(i) = i < K - k              ? Candidate<T>::before_all()
+               : i == K - k && is_own ? Candidate<T>::make(0, 0)
+                                      : no_candidate<T>();
   }
 
-  // Whether the list can take rows without an upper limit of their distances.
-  __device__ static bool has_range() { return true; }
-  // Label a number of rows from a row on: sets the difference of labels and rows. Returns whether there are labels.
-  __device__ static bool label_rows(uint32_t, uint32_t, uint32_t* to_label) {
-    *to_label = 1;
-    return true;
-  }
-  // The label of a row if the first of the labelled rows is known.
-  __device__ static uint32_t first_label(uint32_t row, uint32_t) { return row + 1; }
-
-  __device__ static Lift lift() { return {}; }
-  // What the search compares: a squared distance.
-  __device__ static T lifted(Lift, T distance2) { return distance2; }
-  __device__ static T lifted_limit(T distance2) { return distance2; }
-
-  __device__ Candidate<T> bound() const { return entry(K - 1); }
+  __device__ Candidate<T> bound() const { return own(K - 1); }
   // Whether the list surely has the nearest candidates.
-  __device__ static bool is_decided(T) { return true; }
+  __device__ bool is_decided() const { return true; }
   // Whether it cannot get them any more.
-  __device__ static bool is_lost() { return false; }
+  __device__ bool is_lost() const { return false; }
 
   // Keep the nearest of the current entries and `batch` other candidates, which are overwritten. To find them, take the
   // minimum of the i-th largest entry and the i-th smallest other candidate for each i. This sequence ascends and then
   // descends.
-  __device__ __forceinline__ void absorb(Candidate<T>* others) const {
+  __device__ __forceinline__ void absorb(Candidate<T>* others, const Candidate<T>*) const {
     network::sort<0, batch>(others);
     Candidate<T> best[K];
 #pragma unroll
-    for (int i = 0; i < K; ++i) best[i] = entry(i);
+    for (int i = 0; i < K; ++i) best[i] = own(i);
 #pragma unroll
     for (int i = 0; i < batch; ++i) best[K - 1 - i] = choose(others[i] < best[K - 1 - i], others[i], best[K - 1 - i]);
     network::bitonic_merge<0, K>(best);
 #pragma unroll
-    for (int i = 0; i < K; ++i) entry(i) = best[i];
+    for (int i = 0; i < K; ++i) own(i) = best[i];
   }
-
- private:
-  __device__ Item& entry(int i) const { return first[i * warp_size + lane_index()]; }
 };
 
-// The same lists, but an entry is a key of 32 bits: the first bits of the squared distance, and the label of the row.
-// An exchange of keys takes two instructions instead of six, and lists take half the memory.
-//
-// A label has the number of a segment, a run of up to 32 rows, and the place of the row in it. The table of segments
-// has their first rows. A search that visits more segments cannot use these lists.
-//
-// Squared distances are compared after a number is added, the lift. Sums of up to 129 lifts span 26 bits. A key has
-// the first 20. So the resolution is at least 2^-17 of a sum: relative for large distances, absolute for small
-// ones. Sums may be computed with fused operations, because their rounding errors are much smaller. Candidates are in
-// the order of their distances if their keys differ by more than one in these 20 bits. A list cannot decide between
-// other candidates. In most sets, one of a thousand lists has to. In a lattice every list has to.
+// The same lists, but sorted by keys of 32 bits: the first bits of the squared distance, and the place of the row. An
+// exchange of keys takes two instructions instead of six. A candidate may be lost if its distance has the same bits as
+// the last one of the list. In most sets, not one of a thousand lists loses a candidate. In a lattice every list does.
 template <int K>
 struct KeyList {
   static constexpr int batch = K > 32 ? 16 : 8, block = 8, patience = batch * 3 / 2;
-  static constexpr uint32_t max_segments = 126;  // so that no row has the label with all bits
+  // A column has the keys, the smallest key that was dropped, the rows, and a place that nothing reads.
+  static constexpr int64_t bytes = (2 * K + 2) * warp_size * static_cast<int64_t>(sizeof(uint32_t));
 
-  using Item = uint32_t;
-  struct alignas(8) Lift {
-    float lift;       // infinite: not known yet
-    uint32_t offset;  // added to the bits of a sum, so that the keys begin at one unit
-  };
-
-  // A column has the keys, the smallest key that was dropped, and the label of the query.
-  static constexpr int64_t bytes = ((K + 2) * warp_size + max_segments) * static_cast<int64_t>(sizeof(uint32_t)) +
-                                   static_cast<int64_t>(sizeof(Lift));
-
-  uint32_t* first;    // of lane 0
-  uint32_t segments;  // their number; above max_segments: the search needs more
+  uint32_t* first;  // of lane 0
 
   __device__ explicit KeyList(void* memory) : first(static_cast<uint32_t*>(memory)) {}
 
-  __device__ static Item none() { return ~0u; }
-  __device__ static Item item(const Lift& lift, float lifted, uint32_t label) {
-    return (((bits(lifted) << shared_bits) + lift.offset) & ~labels) | label;
-  }
-  __device__ static bool has_label(Item item, uint32_t label) { return ((item ^ label) & labels) == 0; }
-  __device__ uint32_t row_of(uint32_t label) const { return table()[label / warp_size] + label % warp_size; }
-  __device__ void set_own_label(uint32_t label) const { entry(K + 1) = label; }
-  __device__ uint32_t own_label() const { return entry(K + 1); }
-  __device__ Candidate<float> candidate(Item item) const {
-    return Candidate<float>::make(largest2(item), row_of(item & labels) + 1);
-  }
-
-  __device__ uint32_t row_plus_one(int lane, int i) const {
+  // The i-th entry of a lane's list; entries ascend, except for entries whose distances have the same first bits. The
+  // distance is rounded down.
+  __device__ Candidate<float> at(int lane, int i) const {
     const uint32_t key = first[i * warp_size + lane];
-    return key < unit ? 0 : key == none() ? no_row : row_of(key & labels) + 1;
+    return {row(lane, key & places), static_cast<int32_t>((key & ~places) >> 1)};
   }
-  __device__ Candidate<float> own(int i) const {
-    const uint32_t key = entry(i);
-    const float lift = this->lift().lift;
-    const float sum = from_bits(((key > unit ? key - unit : 0) >> shared_bits & ~(labels >> shared_bits)) + bits(lift));
-    const float smallest2 = key == none() ? std::numeric_limits<float>::infinity() : std::fma(sum, 1 - slack, -lift);
-    return Candidate<float>::make(std::fmax(smallest2, 0.f), row_plus_one(lane_index(), i));
-  }
+  __device__ Candidate<float> own(int i) const { return at(lane_index(), i); }
 
-  __device__ __forceinline__ void reset(int k, bool is_own) {
+  __device__ __forceinline__ void reset(int k, bool is_own) const {
 #pragma unroll 1
-    for (int i = 0; i < K; ++i) entry(i) = i < K - k + (is_own ? 1 : 0) ? 0 : none();
-    dropped() = none();
-    segments = 0;
-    set_lift(std::numeric_limits<float>::infinity());
+    for (uint32_t i = 0; i < K; ++i) {
+      const bool is_full = static_cast<int>(i) < K - k + (is_own ? 1 : 0);
+      key(static_cast<int>(i)) = is_full ? i : none | i;
+      row(lane_index(), i) = is_full ? 0 : no_row;
+    }
+    dropped() = none;
   }
 
-  // Until it is known how far rows may be, the list takes none.
-  __device__ bool has_range() const { return lift().lift < std::numeric_limits<float>::infinity(); }
-  // reach2: larger than the squared distances of many rows. Rows that are much farther are not collected.
-  __device__ __forceinline__ void set_range(float reach2) { set_lift(reach2 * (4 / most_lifts)); }
-
-  __device__ static uint32_t first_label(uint32_t row, uint32_t first_row) { return row - first_row; }
-  __device__ __forceinline__ bool label_rows(uint32_t row, uint32_t rows, uint32_t* to_label) {
-    const uint32_t place = segments;
-    *to_label = place * warp_size - row;
-    // Each lane writes at most one segment.
-    segments += rows <= warp_size * warp_size ? (rows + warp_size - 1) / warp_size : max_segments + 1;
-    if (segments > max_segments) return false;
-    const auto lane = static_cast<uint32_t>(lane_index());
-    if (lane * warp_size < rows) table()[place + lane] = row + lane * warp_size;
-    return true;
-  }
-
-  // In shared memory, because registers are few.
-  __device__ const Lift& lift() const { return *reinterpret_cast<Lift*>(table() + max_segments); }
-  __device__ static float lifted(const Lift& lift, float distance2) { return distance2 + lift.lift; }
-  __device__ float lifted_limit(float distance2) const { return (distance2 + lift().lift) * (1 + slack); }
-
-  // All candidates that the list may still need are within the bound.
+  // Every candidate with the first bits of the last entry is within the bound.
   __device__ Candidate<float> bound() const {
-    const uint32_t last = entry(K - 1);
-    return last == none() ? Candidate<float>::make(lift().lift * most_lifts, no_row)
-                          : Candidate<float>::make(largest2(last), no_row - 1);
+    const uint32_t last = key(K - 1);
+    if (last >= none) return no_candidate<float>();
+    return {no_row - 1, static_cast<int32_t>((last | places) >> 1)};
   }
 
-  // limit2: no neighbour has a larger squared distance.
-  __device__ bool is_decided(float limit2) const {
-    if (segments > max_segments) return false;
-    const uint32_t last = entry(K - 1);
-    return last == none() ? limit2 <= lift().lift * most_lifts : (dropped() | labels) > (last | labels) + unit;
-  }
+  __device__ bool is_decided() const { return dropped() > (key(K - 1) | places) || key(K - 1) >= none; }
 
   // If more points than the list holds are at the same place, their rows decide. Without this test, a search among
   // equal points would visit all of them.
-  __device__ bool is_lost() const { return dropped() < 3 * unit; }
+  __device__ bool is_lost() const { return dropped() <= places; }
 
-  __device__ __forceinline__ void absorb(uint32_t* candidates) const {
-    network::sort<0, batch>(candidates);
-    uint32_t best[K];
+  // columns: the first of `others` in the memory of the warp; each next one is in the next column.
+  __device__ __forceinline__ void absorb(const Candidate<float>* others, const Candidate<float>* columns) const {
+    uint32_t keys[batch], best[K];
 #pragma unroll
-    for (int i = 0; i < K; ++i) best[i] = entry(i);
+    for (int i = 0; i < batch; ++i)
+      keys[i] = (static_cast<uint32_t>(others[i].bits) << 1 & ~places) | static_cast<uint32_t>(K + i);
+    network::sort<0, batch>(keys);
+#pragma unroll
+    for (int i = 0; i < K; ++i) best[i] = key(i);
     uint32_t smallest = dropped();
+    uint32_t* const rows = &row(lane_index(), 0);
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
-      network::exchange(best[K - 1 - i], candidates[i]);
-      smallest = candidates[i] < smallest ? candidates[i] : smallest;
+      const uint32_t last = best[K - 1 - i], other_row = columns[((keys[i] & places) - K) * warp_size].row;
+      const bool is_nearer = keys[i] < last;
+      // The candidate takes the place of the dropped one. Without a branch.
+      const uint32_t place = is_nearer ? last & places : K;
+      rows[place * warp_size] = other_row;
+      best[K - 1 - i] = is_nearer ? (keys[i] & ~places) | place : last;
+      const uint32_t larger = is_nearer ? last : keys[i];
+      smallest = larger < smallest ? larger : smallest;
     }
     dropped() = smallest;
     network::bitonic_merge<0, K>(best);
 #pragma unroll
-    for (int i = 0; i < K; ++i) entry(i) = best[i];
+    for (int i = 0; i < K; ++i) key(i) = best[i];
   }
 
  private:
-  static constexpr uint32_t unit = 1u << 12, labels = unit - 1;
-  static constexpr int shared_bits = 6;  // the first bits of a float that are the same for all sums, by the lift
-  static constexpr float most_lifts = 128, slack = 0x1p-20f;
+  static constexpr uint32_t bits_of(uint32_t number) { return number == 0 ? 0 : 1 + bits_of(number / 2); }
+  static constexpr uint32_t places = (1u << bits_of(K + batch - 1)) - 1;
+  static constexpr uint32_t none = 0xff000000u;  // the first bits of infinity
 
-  __device__ static uint32_t bits(float x) { return static_cast<uint32_t>(__float_as_int(x)); }
-  __device__ static float from_bits(uint32_t x) { return __int_as_float(static_cast<int32_t>(x)); }
-
-  // The largest squared distance of candidates that may precede a key: up to one unit more.
-  __device__ float largest2(uint32_t key) const {
-    const float lift = this->lift().lift;
-    return std::fma(from_bits(((key | labels) >> shared_bits) + bits(lift)), 1 + slack, -lift);
+  __device__ uint32_t& key(int i) const { return first[i * warp_size + lane_index()]; }
+  __device__ uint32_t& dropped() const { return key(K); }
+  __device__ uint32_t& row(int lane, uint32_t place) const {
+    return first[(K + 1 + static_cast<int>(place)) * warp_size + lane];
   }
-
-  __device__ __forceinline__ void set_lift(float lift) {
-    __syncwarp();  // lanes may still read the former one
-    if (lane_index() == 0)
-      *reinterpret_cast<Lift*>(table() + max_segments) = {lift, unit - (bits(lift) << shared_bits)};
-    __syncwarp();
-  }
-
-  __device__ uint32_t& entry(int i) const { return first[i * warp_size + lane_index()]; }
-  __device__ uint32_t& dropped() const { return entry(K); }
-  __device__ uint32_t* table() const { return first + (K + 2) * warp_size; }
 };
 
 // The lists of a search.
