@@ -97,7 +97,7 @@ def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[s
     assert counted(lambda: mapped(PARTS, length, 1.0, **others)) == maximum * RANKS
 
 
-# 125 leaves in 3 planes, of which the upper two take one launch together.
+# 125 leaves in 3 planes; the upper two planes share a launch.
 MANY = RNG.random((3000, 3), dtype=np.float32)
 
 

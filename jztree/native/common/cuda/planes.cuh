@@ -1,4 +1,4 @@
-// Work on the nodes of a hierarchy plane by plane, where each plane needs the results of the plane below.
+// Work on the nodes of a hierarchy plane by plane: each plane needs the results of the plane below.
 #pragma once
 
 #include <cstdint>
