@@ -16,12 +16,12 @@ from ..arguments import (
     check_box,
     check_constant,
     check_error,
+    check_in_range,
     check_length,
     check_one_a_particle,
     check_particles,
     check_real_dtype,
     check_word,
-    first_row,
     flat,
     known_integer,
     mass_faults,
@@ -46,10 +46,6 @@ _BAD_IMAGES = (
     "box.\n"
     "the softening reaches farther than half the shortest side of the box; choose a smaller one."
 )
-_LOST = (
-    "the %s of row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 and give positions "
-    "and masses in float64."
-)
 _ROWS, _LENGTH = Kind(P(-1)), one_length("softening")
 
 
@@ -66,7 +62,7 @@ def potential(
     gravity: ArrayLike = 1.0,
     group_rows: int | None = None,
 ) -> jax.Array:
-    """Compute the gravitational potential at each particle, due to all other particles or those of its group.
+    """Compute the gravitational potential at each particle, due to the other particles of the set or its group.
 
     99.9 % of the potentials have a relative error of at most ``error``. In one dimension, and for particles on lines,
     curves, grids or in needles, where errors do not cancel, it may be three times that. Without groups, a periodic box
@@ -79,8 +75,7 @@ def potential(
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
 
     The result has derivatives with respect to positions and masses in both modes, and second derivatives. First
-    derivatives use the trees, with errors like those of the accelerations. See `acceleration` for the cost of second
-    ones.
+    derivatives use the trees, with the errors of `acceleration`. See there for the cost of second ones.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
@@ -94,7 +89,7 @@ def potential(
             is that of its nearest images. Without, sums are over all images: in 3 dimensions, with sides of a ratio of
             at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
-            means all particles. On several devices, labels are rows of the joined particles of all devices.
+            means all particles. On several devices, labels are rows of the joined particles.
         error: The relative error, from 1e-10 to 0.1.
         gravity: Newton's constant in the units of the particles.
         group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
@@ -132,7 +127,7 @@ def acceleration(
     gravity: ArrayLike = 1.0,
     group_rows: int | None = None,
 ) -> jax.Array:
-    """Compute the gravitational acceleration of each particle, due to all other particles or those of its group.
+    """Compute the gravitational acceleration of each particle, due to the other particles of the set or its group.
 
     In two and more dimensions, 99 % of the accelerations have a relative error of at most ``error``; of particles on
     lines and curves, 90 %. Without groups, a periodic box contains all images of each particle, and the mean density is
@@ -143,7 +138,7 @@ def acceleration(
     On any number of devices, the bits are the same. One device sums all particles of a group. Without groups, every
     device gathers all particles and sums for a share: it needs about 200 bytes per particle for them and their tree.
 
-    The result has first derivatives with respect to positions and masses, in both modes. Those with respect to
+    The result has first derivatives with respect to positions and masses, in both modes. Derivatives with respect to
     positions sum over all pairs of a group in float64, without a tree. In a periodic box without groups, they are an
     error.
 
@@ -157,7 +152,7 @@ def acceleration(
             is that of its nearest images. Without, sums are over all images: in 3 dimensions, with sides of a ratio of
             at most 4, and only the nearest image is softened.
         groups: ``(n,)`` int32 labels from `jztree.group_labels`: the sum for a particle is over its group alone. None
-            means all particles. On several devices, labels are rows of the joined particles of all devices.
+            means all particles. On several devices, labels are rows of the joined particles.
         error: The relative error, from 1e-10 to 0.1.
         gravity: Newton's constant in the units of the particles.
         group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
@@ -218,9 +213,9 @@ def _field(
     sums = make_groups(labels, n, num, law, tuple(lengths))
     values = accelerations(law, pos, mass, sums)[1] if acceleration else potentials(law, pos, mass, sums)
     result = values * jnp.asarray(constant, pos.dtype)
-    row = first_row(~jnp.isfinite(result.reshape(n, -1)).all(axis=1))
-    name = "acceleration" if acceleration else "potential"
-    return comm.after(result, comm.check(0, row >= 0, [row], _LOST % (name, result.dtype)))
+    out_of_range = ~jnp.isfinite(result.reshape(n, -1)).all(axis=1)
+    quantity = f"the {'acceleration' if acceleration else 'potential'} of row {{0}}"
+    return comm.after(result, check_in_range(out_of_range, result.dtype, quantity))
 
 
 def _capacity(group_rows: int | None, n: int) -> Capacity:

@@ -105,7 +105,7 @@ class Boruvka {
       joined_.set(row, sets_.particles.label ? sets_.particles.label[row] : row);
       if (sets_.particles.known) certain_.set(row, row);
       sets_.to[row] = -1;
-      sets_.sure[row] = 0;
+      sets_.is_lightest[row] = 0;
       sets_.seen[row] = 0;
       sets_.floor[row] = 0;
       if (sets_.particles.has_core()) sets_.core[row] = sets_.rule.weight(sets_.pos(row), sets_.particles.core_of(row));
@@ -212,7 +212,7 @@ class Boruvka {
   }
 
   void begin_set(int64_t set) {
-    sets_.least[set].store(bits_of_weight(no_weight), std::memory_order_relaxed);
+    sets_.least_weight[set].store(bits_of_weight(no_weight), std::memory_order_relaxed);
     sets_.pair[set].store(no_pair, std::memory_order_relaxed);
     if (sets_.particles.known) sets_.unknown[set].store(bits_of_weight(no_weight), std::memory_order_relaxed);
   }
@@ -269,8 +269,8 @@ class Boruvka {
     bool all = true;
     each_open_row(leaf, [&](int64_t row, int32_t set) {
       if (!takes_part(row)) return;
-      if (!sets_.sure[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
-      if (sets_.sure[row]) return offer_sure(row, set, candidates);
+      if (!sets_.is_lightest[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
+      if (sets_.is_lightest[row]) return offer_sure(row, set, candidates);
       if (sets_.to[row] >= 0) sets_.offer(set, sets_.weight(row, sets_.to[row]));
       all = false;
     });
@@ -289,7 +289,7 @@ class Boruvka {
     if (nearest.to >= 0) nearest = {sets_.weight(row, nearest.to), sets_.rows_of(row, nearest.to), nearest.to};
     const double other_weights = std::max(sets_.floor[row], look_through(row, set, nearest));
     sets_.to[row] = nearest.to;
-    sets_.sure[row] = nearest.to >= 0 && nearest.weight < other_weights;
+    sets_.is_lightest[row] = nearest.to >= 0 && nearest.weight < other_weights;
     sets_.floor[row] = std::min(nearest.weight, other_weights);
   }
 
@@ -376,13 +376,13 @@ class Boruvka {
     const int64_t first = tree_.leaf_row(leaf);
     worker.places.clear();
     each_open_row(leaf, [&](int64_t row, int32_t) {
-      if (!sets_.sure[row] && takes_part(row)) worker.places.push_back(static_cast<int32_t>(row - first));
+      if (!sets_.is_lightest[row] && takes_part(row)) worker.places.push_back(static_cast<int32_t>(row - first));
     });
     if (worker.places.empty()) return;
     worker.walk.search(leaf, worker.places);
     for (int32_t place : worker.places) {
       const int64_t row = first + place;
-      if (sets_.sure[row]) offer_sure(row, sets_.set[row], worker.candidates);
+      if (sets_.is_lightest[row]) offer_sure(row, sets_.set[row], worker.candidates);
     }
   }
 
@@ -420,8 +420,8 @@ class Boruvka {
     });
     each_adding(sets_.num, [&](int64_t row, std::vector<Edge>& added) {
       const int32_t to = sets_.to[row];
-      if (!sets_.sure[row]) return;
-      const bool mutual = sets_.sure[to] && sets_.to[to] == row;
+      if (!sets_.is_lightest[row]) return;
+      const bool mutual = sets_.is_lightest[to] && sets_.to[to] == row;
       if (mutual && row > to) return;
       const double weight = sets_.floor[row];
       add_lightest(weight, row, to, is_row_certain(row, weight) || (mutual && is_row_certain(to, weight)), added);

@@ -27,16 +27,16 @@ struct EdgeSets {
   const StagedTree<D, T>& tree;
   const EdgeRule<D, T>& rule;
   const int64_t num;
-  Scratch<int32_t> set;        // [row], the smallest row of its set
-  std::vector<int32_t> nodes;  // [node], the set of its rows, or many_sets
-  Scratch<int32_t> to;         // [row], the other end of its lightest known edge to another set; -1: none
-  Scratch<uint8_t> sure;       // [row], whether no other edge of the row to another set is lighter
-  Scratch<uint8_t> seen;       // [row], the number of its first near particles that are in its set, or used_up
-  Scratch<double> floor;       // [row]
-  Scratch<double> core;        // [row], weight of the core distance; empty for Euclidean lengths
-  std::vector<double> floors;  // [leaf], the least floor of its rows
-  Scratch<std::atomic<uint64_t>> least;  // [set], bits of the least weight of an edge to another set
-  Scratch<std::atomic<uint64_t>> pair;   // [set], the least pair of rows of such an edge with this weight
+  Scratch<int32_t> set;          // [row], the smallest row of its set
+  std::vector<int32_t> nodes;    // [node], the set of its rows, or many_sets
+  Scratch<int32_t> to;           // [row], the other end of its lightest known edge to another set; -1: none
+  Scratch<uint8_t> is_lightest;  // [row], whether no other edge of the row to another set is lighter
+  Scratch<uint8_t> seen;         // [row], the number of its first near particles that are in its set, or used_up
+  Scratch<double> floor;         // [row]
+  Scratch<double> core;          // [row], weight of the core distance; empty for Euclidean lengths
+  std::vector<double> floors;    // [leaf], the least floor of its rows
+  Scratch<std::atomic<uint64_t>> least_weight;  // [set], bits of the least weight of an edge to another set
+  Scratch<std::atomic<uint64_t>> pair;          // [set], the least pair of rows of such an edge with this weight
   // [set], bits of a weight: edges to particles outside the tree weigh more. Empty if there are none.
   Scratch<std::atomic<uint64_t>> unknown;
 
@@ -49,12 +49,12 @@ struct EdgeSets {
         set(num),
         nodes(static_cast<size_t>(staged.layout().nodes()), many_sets),
         to(num),
-        sure(num),
+        is_lightest(num),
         seen(num),
         floor(num),
         core(interface.particles.has_core() ? num : 0),
         floors(static_cast<size_t>(staged.leaves()), 0),
-        least(num),
+        least_weight(num),
         pair(num),
         unknown(interface.particles.known ? num : 0) {}
 
@@ -77,10 +77,10 @@ struct EdgeSets {
   uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(particles.output_row(a), particles.output_row(b)); }
 
   // The least weight found so far in this round of an edge from a set to another.
-  double least_of(int32_t of_set) { return weight_of_bits(least[of_set].load(std::memory_order_relaxed)); }
+  double least_of(int32_t of_set) { return weight_of_bits(least_weight[of_set].load(std::memory_order_relaxed)); }
 
   // Returns whether no lighter edge of the set is known.
-  bool offer(int32_t of_set, double weight) { return lower(least[of_set], bits_of_weight(weight)); }
+  bool offer(int32_t of_set, double weight) { return lower(least_weight[of_set], bits_of_weight(weight)); }
   void offer_pair(int32_t of_set, uint64_t rows) { lower(pair[of_set], rows); }
   void limit_known(int32_t of_set, int64_t row) {
     lower(unknown[of_set], bits_of_weight(rule.beyond(particles.known[row])));

@@ -39,17 +39,17 @@ struct EdgeState {
   const int32_t* near;
   int64_t k;
   UnionFind joined;
-  UnionFind certain;     // the rank's particles that certain edges join; null if all particles are in the tree
-  int32_t* set;          // [row], the smallest row of its set
-  int32_t* nodes;        // [node], the set of its rows, or many_sets
-  int32_t* to;           // [row], the other end of its lightest known edge to another set; -1: none
-  uint8_t* sure;         // [row], whether its edge `to` is surely the lightest one to another set
-  uint8_t* absent;       // [row], whether the row takes no part in the rounds, because an equal point represents it
-  double* floor;         // [row], a weight below which it has no edge to another set
-  double* core;          // [row], weight of the core distance; null: Euclidean lengths
-  uint64_t* least;       // [set], bits of the least weight of an edge to another set
-  uint64_t* next_least;  // [set], the same in the next round
-  uint64_t* pair;        // [set], the least pair of rows of such an edge with this weight
+  UnionFind certain;       // the rank's particles that certain edges join; null if all particles are in the tree
+  int32_t* set;            // [row], the smallest row of its set
+  int32_t* nodes;          // [node], the set of its rows, or many_sets
+  int32_t* to;             // [row], the other end of its lightest known edge to another set; -1: none
+  uint8_t* is_lightest;    // [row], whether its edge `to` is surely the lightest one to another set
+  uint8_t* absent;         // [row], whether the row takes no part in the rounds, because an equal point represents it
+  double* floor;           // [row], no edge to another set weighs less
+  double* core;            // [row], weight of the core distance; null: Euclidean lengths
+  uint64_t* least_weight;  // [set], bits of the least weight of an edge to another set
+  uint64_t* next_least_weight;  // [set], the same in the next round
+  uint64_t* pair;               // [set], the least pair of rows of such an edge with this weight
   uint64_t* unknown;  // [set], bits of a weight: edges to particles outside the tree weigh more; null: there are none
   uint64_t* weights;  // [edge], bits
   uint64_t* pairs;    // [edge]
@@ -68,8 +68,8 @@ struct EdgeState {
   }
 
   __device__ uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(output_row(a), output_row(b)); }
-  __device__ double least_of(int32_t of_set) const { return weight_of_bits(load_relaxed(least + of_set)); }
-  __device__ void offer(int32_t of_set, double weight) const { lower(least + of_set, bits_of_weight(weight)); }
+  __device__ double least_of(int32_t of_set) const { return weight_of_bits(load_relaxed(least_weight + of_set)); }
+  __device__ void offer(int32_t of_set, double weight) const { lower(least_weight + of_set, bits_of_weight(weight)); }
 
   // Whether a row may have an edge with the least weight of its set.
   __device__ bool is_open(int64_t row) const { return !absent[row] && floor[row] <= least_of(set[row]); }

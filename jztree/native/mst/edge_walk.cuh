@@ -28,7 +28,7 @@ class EdgeWalk {
   // Search from the 32 rows after `first`, before `end`. Called by all lanes of the warp.
   __device__ void run(int64_t first, int64_t end) {
     row_ = first + lane_index();
-    searching_ = row_ < end && !sets_.sure[row_] && sets_.is_open(row_);
+    searching_ = row_ < end && !sets_.is_lightest[row_] && sets_.is_open(row_);
     if (!__any_sync(all_lanes, searching_)) return;
     begin();
     NodeRange range;
@@ -125,7 +125,7 @@ class EdgeWalk {
     const double set_limit = farther * sets_.least_of(row_set_);
     const bool lightest = to_ >= 0 && weight_ <= set_limit;
     sets_.to[row_] = to_;
-    sets_.sure[row_] = lightest;
+    sets_.is_lightest[row_] = lightest;
     sets_.floor[row_] = lightest ? weight_ : above(set_limit);
   }
 

@@ -168,8 +168,8 @@ class EdgeWalk {
     const Found& found = found_[static_cast<size_t>(place)];
     const double set_limit = farther * sets_.least_of(sets_.set[row]);
     sets_.to[row] = found.to;
-    sets_.sure[row] = found.to >= 0 && found.weight <= set_limit;
-    sets_.floor[row] = sets_.sure[row] ? found.weight : above(set_limit);
+    sets_.is_lightest[row] = found.to >= 0 && found.weight <= set_limit;
+    sets_.floor[row] = sets_.is_lightest[row] ? found.weight : above(set_limit);
   }
 
   EdgeSets<D, T>& sets_;

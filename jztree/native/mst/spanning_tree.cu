@@ -45,10 +45,10 @@ __global__ void begin_rows(EdgeState<D, T> sets, int64_t edges) {
   sets.joined.set(row, label);
   if (label != row) atomicAdd(sets.count, 1);
   sets.to[row] = -1;
-  sets.sure[row] = sets.absent[row] = 0;
+  sets.is_lightest[row] = sets.absent[row] = 0;
   sets.floor[row] = 0;
-  sets.pair[row] = sets.least[row] = no_pair;
-  sets.next_least[row] = bits_of_weight(no_weight);
+  sets.pair[row] = sets.least_weight[row] = no_pair;
+  sets.next_least_weight[row] = bits_of_weight(no_weight);
   if (sets.core) sets.core[row] = sets.setup->rule.weight(sets.pos(row), sets.in.core_of(row));
 }
 
@@ -68,7 +68,7 @@ __global__ void represent(EdgeState<D, T> sets) {
   const int32_t root = sets.joined.settle(row);
   const uint64_t candidate = static_cast<uint64_t>(sets.output_row(row)) << 32 | static_cast<uint64_t>(row);
   lower(sets.pair + root, candidate);
-  if (!sets.in.is_ghost(row)) lower(sets.least + root, candidate);
+  if (!sets.in.is_ghost(row)) lower(sets.least_weight + root, candidate);
 }
 
 // See Boruvka::join_equal.
@@ -79,7 +79,7 @@ __global__ void leave_represented(EdgeState<D, T> sets) {
   const int32_t root = sets.joined.parents[row];
   const auto representative = static_cast<int32_t>(sets.pair[root] & 0xffffffff);
   if (representative == row) return;
-  const auto local_row = static_cast<int32_t>(sets.least[root] & 0xffffffff);
+  const auto local_row = static_cast<int32_t>(sets.least_weight[root] & 0xffffffff);
   const bool certain = !sets.in.is_ghost(row) && (row != local_row || !sets.in.is_ghost(representative));
   sets.absent[row] = 1;
   sets.add(0, static_cast<int32_t>(row), representative, certain);
@@ -198,7 +198,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
   const bool all = !unlisted && neighbours[sets.k - 1] < 0 && !(beyond > lightest);
   other_weights = larger(other_weights, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;
-  sets.sure[row] = to >= 0 && lightest < other_weights;
+  sets.is_lightest[row] = to >= 0 && lightest < other_weights;
   sets.floor[row] = smaller(lightest, other_weights);
 }
 
@@ -207,7 +207,7 @@ __global__ void offer_edges(EdgeState<D, T> sets) {
   const int64_t row = thread_index();
   if (row >= sets.num() || sets.is_done() || !sets.is_open(row)) return;
   const int32_t set = sets.set[row];
-  if (!sets.sure[row] || sets.set[sets.to[row]] == set) take_near(sets, row, set);
+  if (!sets.is_lightest[row] || sets.set[sets.to[row]] == set) take_near(sets, row, set);
   if (sets.to[row] >= 0) sets.offer(set, sets.weight(row, sets.to[row]));
 }
 
@@ -223,7 +223,7 @@ __global__ void search_edges(EdgeState<D, T> sets) {
 
 template <int D, typename T>
 __device__ bool has_least(const EdgeState<D, T>& sets, int64_t row) {
-  return !sets.absent[row] && sets.sure[row] && sets.floor[row] == sets.least_of(sets.set[row]);
+  return !sets.absent[row] && sets.is_lightest[row] && sets.floor[row] == sets.least_of(sets.set[row]);
 }
 
 // before: gets the number of edges before this round adds some.
@@ -232,11 +232,11 @@ __global__ void choose_edges(EdgeState<D, T> sets, int32_t* before) {
   const int64_t row = thread_index();
   if (row == 0) *before = *sets.count;
   if (row >= sets.num() || sets.is_done()) return;
-  sets.next_least[row] = bits_of_weight(no_weight);
+  sets.next_least_weight[row] = bits_of_weight(no_weight);
   if (has_least(sets, row)) lower(sets.pair + sets.set[row], sets.rows_of(row, sets.to[row]));
 }
 
-// If two sets have chosen the same edge, one of them adds it.
+// If two sets have chosen the same edge, only the set that begins first adds it.
 template <int D, typename T>
 __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   const int64_t row = thread_index();
@@ -244,7 +244,7 @@ __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   const int32_t to = sets.to[row], set = sets.set[row], other = sets.set[to];
   const uint64_t pair = sets.rows_of(row, to);
   if (sets.pair[set] != pair) return;
-  const bool mutual = sets.least[other] == sets.least[set] && sets.pair[other] == pair;
+  const bool mutual = sets.least_weight[other] == sets.least_weight[set] && sets.pair[other] == pair;
   if (mutual && set > other) return;
   const double weight = sets.floor[row];
   const bool certain = sets.is_certain(set, weight) || (mutual && sets.is_certain(other, weight));
@@ -409,7 +409,7 @@ void spanning_tree(Queue& queue, const SpanningTree<D, T>& in) {
   begin(queue, sets, in);
   // Each round at least halves the number of sets.
   for (int round = 0; round < bits_of(n); ++round) {
-    std::swap(sets.least, sets.next_least);
+    std::swap(sets.least_weight, sets.next_least_weight);
     join_nearest_sets(queue, sets, in.tree.layout, n, before);
   }
   if (in.edges() > 0) sort_edges(queue, sets, in);

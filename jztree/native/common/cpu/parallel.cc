@@ -16,10 +16,10 @@ namespace {
 // because devices share the cores.
 std::atomic<int> at_work{0};
 
-// Add one thread if there are fewer than `most`.
-bool add_if_below(std::atomic<int>& threads, int64_t most) {
+// Add one thread if there are fewer than `capacity`.
+bool add_if_below(std::atomic<int>& threads, int64_t capacity) {
   int now = threads.load(std::memory_order_relaxed);
-  while (now < most)
+  while (now < capacity)
     if (threads.compare_exchange_weak(now, now + 1, std::memory_order_relaxed)) return true;
   return false;
 }
@@ -53,14 +53,14 @@ struct Parallel::Shared : std::enable_shared_from_this<Shared> {
   }
 
   // Every thread with a block requests two helpers, because one that wakes all of many threads takes a microsecond or
-  // more for each. left: the number of blocks not yet begun.
-  void request_helpers(int64_t left) {
-    for (int i = 0; i < 2 && add_if_below(helpers, std::min<int64_t>(parallel.threads_ - 1, left)); ++i) {
+  // more for each. waiting_blocks: the number of blocks not yet begun.
+  void request_helpers(int64_t waiting_blocks) {
+    for (int i = 0; i < 2 && add_if_below(helpers, std::min<int64_t>(parallel.threads_ - 1, waiting_blocks)); ++i) {
       // More threads than the pool has would compete for cores, and the threads of other devices are also busy.
       if (!add_if_below(at_work, parallel.pool_threads_)) return remove_from(helpers);
-      parallel.pool_.Schedule([shared = shared_from_this()] {
+      parallel.pool_.Schedule([loop = shared_from_this()] {
         KeepSubnormals kept;
-        shared->run();
+        loop->run();
         remove_from(at_work);
       });
     }
@@ -108,9 +108,9 @@ void Parallel::run(AnyWork work, int64_t items, int64_t grain) const {
   if (items <= 0) return;
   int64_t count = (items + grain - 1) / grain;
   if (threads_ == 1 || count == 1) return work.call(work.object, 0, items);
-  auto shared = std::make_shared<Shared>(*this, work, items, grain, count);
-  shared->run();
-  shared->wait();
+  auto loop = std::make_shared<Shared>(*this, work, items, grain, count);
+  loop->run();
+  loop->wait();
 }
 
 }  // namespace jztree

@@ -8,7 +8,8 @@
 
 namespace jztree {
 
-// One block works on all planes of at most this number of items, because a launch takes longer than their work.
+// One block works on all planes from the first one of at most this number of items on, because a launch takes longer
+// than their work.
 constexpr int64_t small_plane = 1024;
 constexpr int small_plane_threads = 512;
 
@@ -56,7 +57,7 @@ void launch_planes(Queue& queue, const TreeLayout& layout, int first, int64_t co
   SmallPlanes small{first, 0, {}};
   for (int plane = first; plane < layout.planes(); ++plane) {
     const int64_t items = layout.sizes[static_cast<size_t>(plane)] * columns;
-    if (items > small_plane) {
+    if (items > small_plane && small.count == 0) {
       queue.launch_over(items, step_plane<Step>, step, plane, items);
       small.first = plane + 1;
     } else {
