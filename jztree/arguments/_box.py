@@ -11,7 +11,7 @@ from .. import kernels
 from .._options import is_config
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import particles_of, shape_of_pos
-from ._numbers import check_range, check_real, shape_of, shown
+from ._numbers import check_range, check_real, farthest, farthest_number, shape_of, shown
 
 _BOX_OF_INDEX = (
     "boxsize is {0!r}, but an index has its own box; leave out boxsize, or build the index with it: "
@@ -46,6 +46,11 @@ def _known_box(boxsize: ArrayLike | None, dims: int) -> Exact:
     if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
         raise ValueError(f"boxsize is {shown(boxsize)}; {advice}.")
     check_range(lengths, "boxsize")
+    if np.any(lengths > farthest_number(lengths.dtype)):
+        raise ValueError(
+            f"boxsize is {shown(boxsize)}; lengths must be at most {farthest(lengths.dtype)}, as coordinates are; "
+            "choose another unit of length."
+        )
     return exact(boxsize, (dims,))
 
 

@@ -123,7 +123,6 @@ CALLS = [
     listed,
     listed_as_pairs,
     listed_for_each,
-    nearest,
     nearest_for_each,
     in_a_bin,
     in_a_bin_along,
@@ -169,6 +168,27 @@ def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) ->
         assert (cluster == (0 if expected else -1)).all()
         assert int(np.sum(over_devices(pairs_within, length, full=True).num)) == expected
         assert int(np.asarray(over_devices(pair_counts, [0, length]).count)[0]) == expected
+
+
+@pytest.mark.parametrize("box", [1e145, 1e300, [0.0, 2e144 * 2], np.finfo(np.float64).max], ids=str)
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+def test_box_longer_than_the_largest_coordinate_raises(x64: None, box: Any, traced: bool) -> None:
+    gpus.skip_where_kernels_cannot_raise()
+    pos = jnp.asarray(lattice(1.0), jnp.float64)
+    call = jax.jit(lambda box: knn(pos, 3, boxsize=box)) if traced else lambda box: knn(pos, 3, boxsize=box)
+    with pytest.raises(RUN_TIME_ERROR, match=r"boxsize is .*; lengths must be at most 3\.1"):
+        jax.block_until_ready(call(jnp.asarray(box)))
+
+
+@pytest.mark.parametrize("unit", [2.0**480, 2.0**-480], ids=["2^480", "2^-480"])
+def test_results_in_the_longest_box_are_multiples_of_those_in_the_unit_box(x64: None, unit: float) -> None:
+    pos = np.random.default_rng(4).random((300, 3))
+    expected, index = knn(pos, 4, boxsize=1.0)
+    radii, rows = knn(pos * unit, 4, boxsize=unit)
+    np.testing.assert_array_equal(np.asarray(radii), np.asarray(expected) * unit)
+    np.testing.assert_array_equal(rows, index)
+    for label in (lambda x: fof_labels(pos * x, 0.1 * x, x)[1], lambda x: count_within(pos * x, 0.1 * x, boxsize=x)):
+        np.testing.assert_array_equal(label(unit), label(1.0))
 
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
@@ -223,7 +243,7 @@ def test_subnormal_traced_lengths_are_not_flushed(spacing: float) -> None:
     ("find", "length", "words"),
     [
         (count_within, -1e-40, "radius is negative or NaN"),
-        (count_within, [2e-40, 1e-40], "the radii of a query do not ascend"),
+        (lambda pos, radii: count_within(pos, radii=radii), [2e-40, 1e-40], "the radii of a query do not ascend"),
         (lambda pos, limit: knn(pos, 2, max_radius=limit), -1e-40, "max_radius is negative or NaN"),
         (
             lambda pos, edges: pair_counts(pos, edges).count,

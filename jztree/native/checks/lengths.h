@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/arguments.h"
+#include "common/scale.h"
 
 namespace jztree {
 
@@ -36,10 +37,12 @@ struct CheckedLengths {
 
   // sides: on the host. link: on the host, or null without a linking length.
   void expect_valid(const double* sides, const double* link) const {
-    for (int64_t d = 0; d < dims; ++d)
-      if (!(sides[d] >= 0) || std::isinf(sides[d]))
-        throw Refusal("boxsize is " + number(sides[d]) + " in dimension " + std::to_string(d) +
-                      "; lengths must be finite and positive, or 0 where open.");
+    for (int64_t d = 0; d < dims; ++d) {
+      const bool valid = sides[d] >= 0 && std::isfinite(sides[d]);
+      if (valid && sides[d] <= farthest<double>) continue;
+      throw Refusal("boxsize is " + number(sides[d]) + " in dimension " + std::to_string(d) + "; lengths must be " +
+                    (valid ? "at most " + number(farthest<double>) : "finite and positive, or 0 where open") + ".");
+    }
     if (!link) return;
     if (!(*link >= 0) || std::isinf(*link))
       throw Refusal(std::string(name) + " is " + number(*link) + "; it must be finite and not negative.");
