@@ -55,7 +55,7 @@ class LongSearch {
       if (!precise()) return false;
     }
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      problem_.write(problem_.out_row(query) * problem_.k + i, own_, list_[i]);
+      problem_.write(problem_.out_row(query) * problem_.k + i, own_, list_[i].row_plus_one());
     __syncwarp();
     return true;
   }

@@ -53,10 +53,9 @@ struct Problem {
   __device__ int64_t out_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
   // self_row: the query's own row.
-  template <typename T>
-  __device__ __forceinline__ void write(int64_t out, int64_t self_row, const Candidate<T>& found) const {
-    int64_t source = found.row_plus_one() == 0 ? self_row : static_cast<int64_t>(found.row_plus_one()) - 1;
-    index[out] = found.row_plus_one() == no_row ? -1 : static_cast<int32_t>(source);
+  __device__ __forceinline__ void write(int64_t out, int64_t self_row, uint32_t row_plus_one) const {
+    const int64_t source = row_plus_one == 0 ? self_row : static_cast<int64_t>(row_plus_one) - 1;
+    index[out] = row_plus_one == no_row ? -1 : static_cast<int32_t>(source);
   }
 };
 

@@ -29,6 +29,8 @@ namespace jztree {
 template <int W, int K, typename From, typename T, bool Repeated, bool Keyed>
 class ShortSearch {
   using List = ShortList<K, T, Keyed>;
+  using Item = typename List::Item;
+  using Lift = typename List::Lift;
   using Tile = StagedRow<W, T>;
   using Frame = ShortFrame<W, From, T>;
 
@@ -44,7 +46,7 @@ class ShortSearch {
         stops_(stops),
         frame_(*reinterpret_cast<Frame*>(memory)),
         tile_(reinterpret_cast<Tile*>(memory + sizeof(Frame))),
-        collected_(reinterpret_cast<Candidate<T>*>(tile_ + tile_points)),
+        collected_(reinterpret_cast<Item*>(tile_ + tile_points)),
         list_(collected_ + warp_size * collected_columns<List>),
         stack_(reinterpret_cast<StackEntry<T>*>(reinterpret_cast<unsigned char*>(list_.first) + List::bytes)) {
     if (lane_index() == 0) new (&frame_.staging) Staging<W, From, T>(scale);
@@ -53,9 +55,9 @@ class ShortSearch {
 
   // Answer the queries from a place on, each by a lane. Returns the lanes whose lists or whose float32 cannot answer.
   // For these, incomplete answers may be written.
-  __device__ __forceinline__ unsigned answer(int64_t first, unsigned lanes) {
+  __device__ __forceinline__ unsigned answer(uint32_t first, unsigned lanes) {
     JZTREE_COUNT("group");
-    int64_t place = first + lane_index();
+    const int64_t place = int64_t{first} + lane_index();
     bool answers = (lanes >> lane_index() & 1) && place < problem_.count();
     query_ = static_cast<uint32_t>(problem_.query(answers ? place : first));
     bool searches = answers && query_ < problem_.queries.num();
@@ -70,7 +72,7 @@ class ShortSearch {
       list_.reset(count_, searches && first_ == 0 && problem_.own_first(self_row_));
       if (__any_sync(all_lanes, searches)) search(searches);
       __syncwarp();
-      const bool is_exact = !searches || (list_.is_decided() && precise());
+      const bool is_exact = !searches || (list_.is_decided(limit2()) && precise());
       imprecise |= ~__ballot_sync(all_lanes, is_exact);
       write(__ballot_sync(all_lanes, answers) & ~imprecise);
       if (!Repeated) break;
@@ -94,7 +96,7 @@ class ShortSearch {
       bound = bounded(last, limit());
     }
     bound = choose(searches, bound, Candidate<T>::before_all());
-    radius2_ = searches ? bound.distance2() : T{-1};
+    lifted_limit_ = searches ? list_.lifted_limit(bound.distance2()) : T{-1};
     wanted_ = wanted_of(bound, second_);
     // Without a bound, no row can be pruned.
     most_collected_ = collected_ + lane_index();
@@ -112,12 +114,17 @@ class ShortSearch {
     move_queries(0);
     WarpWalk<W, 2, From, T> walk(problem_.sources, frame_.staging, frame_.group, stack_, stops_);
     LeafRows leaf = seeds();
-    const uint32_t first_seed = leaf.row, seeds = leaf.end - leaf.row;
-    bool is_seed = seeds > 0;
+    if (lane_index() == 0) frame_.seeds = {leaf.row, leaf.end - leaf.row};
+    __syncwarp();
+    const auto own_row = static_cast<uint32_t>(self_row_);
+    uint32_t to_label = list_.label_rows(leaf.row, leaf.end - leaf.row);  // the difference of labels and rows
+    list_.set_own_label(frame_.seeds.has(own_row) ? own_row + to_label : List::no_label);
+    __syncwarp();
+    bool is_seed = leaf.end > leaf.row;
     unsigned images = 0;
     for (bool has_rows = true; has_rows;) {
       // The lanes take rows of several leaves if these have the same images.
-      uint32_t row = 0;
+      uint32_t row = 0, label = 0;
       unsigned filled = 0, images_of_rows = images;
       while (filled < warp_size) {
         JZTREE_COUNT("fill lanes");
@@ -126,13 +133,20 @@ class ShortSearch {
           if (is_seed && filled > 0) break;
           is_seed = false;
           if (!walk.next_leaf(wanted_, &leaf)) break;
+          if (!list_.has_labels(leaf.end - leaf.row) && !renumber(leaf.end - leaf.row, &label)) break;
+          to_label = list_.label_rows(leaf.row, leaf.end - leaf.row);
+          if (own_row - leaf.row < leaf.end - leaf.row && !frame_.seeds.has(own_row))
+            list_.set_own_label(own_row + to_label);
           images = leaf.straight ? 0 : images_of(leaf.node);
           if (filled == 0) images_of_rows = images;
           if (images != images_of_rows) break;
         }
         const unsigned place = static_cast<unsigned>(lane_index()) - filled, rows = leaf.end - leaf.row;
         const unsigned count = rows < warp_size - filled ? rows : warp_size - filled;
-        if (place < count) row = leaf.row + place;
+        if (place < count) {
+          row = leaf.row + place;
+          label = row + to_label;
+        }
         filled += count;
         leaf.row += count;
       }
@@ -140,17 +154,20 @@ class ShortSearch {
       Tile point;
       if (has_rows) point = rows_[row];
       bool is_needed = static_cast<unsigned>(lane_index()) < filled;
-      if (is_needed && row - first_seed < seeds) {
+      if (is_needed && frame_.seeds.has(row)) {
         JZTREE_COUNT("seeds");
         is_needed = is_straight(point.x) == is_seed;
+        label = List::first_label(row, frame_.seeds.first);
       }
-      if (wrapped_) images_of_rows = without_rests(&point, images_of_rows);
+      if (wrapped_) images_of_rows = with_rests(point, images_of_rows);
+      point.label = label;
       bool joins;
       do {
         joins = has_rows && ((images_of_rows & of_queries) == images_ || tile_count_ == 0);
         if (joins) {
           JZTREE_COUNT("rows");
           if (images_of_rows != 0 || images_ != 0) move_together(&point, images_of_rows);
+          if (!list_.has_range()) set_range(point.x, is_needed, searches);
           append(point, __ballot_sync(all_lanes, is_needed && is_near(point.x)));
         } else {
           fill_block();
@@ -158,6 +175,39 @@ class ShortSearch {
         if (tile_count_ >= List::block || !has_rows) drain(searches, !has_rows);
       } while (has_rows && !joins);
     }
+  }
+
+  // Keep only the segments of rows that may still be needed. The rows of the seeds keep their labels. Returns whether
+  // there are labels for a number of other rows. label: of the lane's row that is not in the tile yet.
+  __device__ __forceinline__ bool renumber(uint32_t rows, uint32_t* label) {
+    if constexpr (Keyed) {
+      JZTREE_COUNT("renumber");
+      const Segments used = list_.used_segments();
+      used.reset(List::segments_of(frame_.seeds.count));
+      for_labels(label, [used](uint32_t* label) { used.add(List::segment_of(*label)); });
+      __syncwarp();
+      for_labels(label,
+                 [used](uint32_t* label) { *label = List::in_segment(*label, used.place(List::segment_of(*label))); });
+      list_.keep(used);
+      if (list_.has_labels(rows)) return true;
+      list_.lose();
+    }
+    return false;
+  }
+
+  // Call a function for each label that the lists, the collected candidates and the tile have.
+  template <typename Function>
+  __device__ __forceinline__ void for_labels(uint32_t* label, const Function& function) {
+    function(label);
+#pragma unroll 1
+    for (int i = 0; i < collected_columns<List>; ++i) {
+      Item* const item = collected_ + i * warp_size + lane_index();
+      if (item >= next_) break;
+      function(item);
+    }
+#pragma unroll 1
+    for (int i = lane_index(); i < tile_count_; i += warp_size) function(&tile_place(i).label);
+    list_.for_labels(function);
   }
 
   // Rows around the rows of the queries in z-order. Before the walk, the lists absorb all seeds that are nearest
@@ -253,11 +303,32 @@ class ShortSearch {
     return (lanes | lanes >> W) & (depends - 1);
   }
 
-  // Remove the mark of rows with rounding errors. Returns the images of the rows.
-  __device__ __forceinline__ unsigned without_rests(Tile* point, unsigned images) const {
-    const bool any = __any_sync(all_lanes, query_rests_ || (point->row_plus_one & has_rests) != 0);
-    point->row_plus_one &= ~has_rests;
-    return any ? depends : images;
+  // The images of the rows if they or the queries have rounding errors.
+  __device__ __forceinline__ unsigned with_rests(const Tile& point, unsigned images) const {
+    return __any_sync(all_lanes, query_rests_ || point.label == has_rests) ? depends : images;
+  }
+
+  // Estimate the distances from the first rows that are needed.
+  __device__ __forceinline__ void set_range(const T* x, bool is_needed, bool searches) {
+    JZTREE_COUNT("range");
+    if constexpr (Keyed) {
+      T reach2 = 0;
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        T sum = 0;
+#pragma unroll
+        for (int d = 0; d < W; ++d) {
+          // Less than 0 for a box without queries.
+          const T reach = std::fmax(std::fabs(x[d] - frame_.boxes.centre[box][d]) + frame_.boxes.half[box][d], T{0});
+          sum += reach * reach;
+        }
+        reach2 = std::fmax(reach2, sum);
+      }
+      if (!__any_sync(all_lanes, is_needed)) return;
+      const auto word = static_cast<unsigned>(__float_as_int(is_needed ? reach2 : T{0}));
+      list_.set_range(__int_as_float(static_cast<int>(warp_max_word(word))));
+      set_bound(searches, list_.bound());
+    }
   }
 
   // Move the queries, their boxes and a row to these images.
@@ -299,7 +370,7 @@ class ShortSearch {
 #pragma unroll
       for (int d = 0; d < W; ++d) {
         T gap = std::fmax(std::fabs(x[d] - boxes.centre[box][d]) - boxes.half[box][d], T{0});
-        least2 = d == 0 ? gap * gap : least2 + gap * gap;
+        least2 = d == 0 ? gap * gap : std::fma(gap, gap, least2);
       }
       is_near |= least2 * below_one<T> <= wanted_.worst2[box];
     }
@@ -345,38 +416,51 @@ class ShortSearch {
 
   // Collect from the whole blocks of the tile. last: the lists absorb all remaining candidates.
   __device__ __forceinline__ void drain(bool searches, bool last) {
-    while (true) {
-      JZTREE_COUNT("step of blocks");
-      const bool has_block = tile_count_ >= List::block;
-      const Candidate<T>* const most = last && !has_block ? collected_ + lane_index() : most_collected_;
-      if (__any_sync(all_lanes, next_ > most)) {
+    for (bool has_block = tile_count_ >= List::block; has_block || last; has_block = tile_count_ >= List::block) {
+      if (has_block) collect_from_tile();
+      while (true) {
+        JZTREE_COUNT("step of blocks");
+        const Item* const most = has_block ? most_collected_ : collected_ + lane_index();
+        if (!__any_sync(all_lanes, next_ > most)) break;
         absorb_batch(searches);
-        continue;
       }
       if (!has_block) break;
-      if (images_ == depends) {
-        JZTREE_COUNT("block pair by pair");
-        collect_block_by_pairs();
-      } else {
-        JZTREE_COUNT("block");
-        collect_block();
-      }
-      tile_begin_ = (tile_begin_ + List::block) & (tile_points - 1);
-      tile_count_ -= List::block;
     }
     __syncwarp();
   }
 
+  __device__ __forceinline__ void collect_from_tile() {
+    if (images_ == depends) {
+      JZTREE_COUNT("block pair by pair");
+      collect_block_by_pairs();
+    } else {
+      JZTREE_COUNT("block");
+      collect_block();
+    }
+    tile_begin_ = (tile_begin_ + List::block) & (tile_points - 1);
+    tile_count_ -= List::block;
+  }
+
   // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
   __device__ __forceinline__ void collect_block() {
-    Candidate<T> found[List::block];
+    const Lift lift = list_.lift();
+    T lifted[List::block];
+    uint32_t labels[List::block];
 #pragma unroll
     for (int i = 0; i < List::block; ++i) {
       const Tile point = tile_[tile_begin_ + i];
-      found[i] = Candidate<T>::make(distance2<W, false>(scale_, at_, point.x), point.row_plus_one);
+      if constexpr (Keyed) {
+        // Fused, because the roundings do not matter.
+        lifted[i] = lift.lift;
+#pragma unroll
+        for (int d = 0; d < W; ++d) lifted[i] = std::fma(at_[d] - point.x[d], at_[d] - point.x[d], lifted[i]);
+      } else {
+        lifted[i] = distance2<W, false>(scale_, at_, point.x);
+      }
+      labels[i] = point.label;
     }
 #pragma unroll
-    for (int i = 0; i < List::block; ++i) collect(found[i]);
+    for (int i = 0; i < List::block; ++i) collect(lift, lifted[i], labels[i]);
   }
 
   // The same if the image depends on the pair. This is rare, so the loop is short and takes few registers.
@@ -391,21 +475,22 @@ class ShortSearch {
       for (int d = 0; d < W; ++d) row_rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
       T distance = wrapped_ ? distance2<W, true>(scale_, at_, point.x, query_rest, row_rest)
                             : distance2<W, true>(scale_, at_, point.x);
-      collect(Candidate<T>::make(distance, point.row_plus_one));
+      collect(list_.lift(), List::lifted(list_.lift(), distance), point.label);
     }
   }
 
-  __device__ __forceinline__ void collect(const Candidate<T>& found) {
-    if (!(found.distance2() <= radius2_ && (!Repeated || found.distance2() >= last_.distance2()))) return;
-    *next_ = found;
+  __device__ __forceinline__ void collect(const Lift& lift, T lifted, uint32_t label) {
+    if (!(lifted <= lifted_limit_ && (!Repeated || lifted >= last_.distance2()))) return;
+    *next_ = List::item(lift, lifted, label);
     next_ += warp_size;
   }
 
   // The rounding errors of the lane's query and of the lane's point of the next block.
   __device__ __forceinline__ void tile_rests(T* query_rest, T* point) const {
     frame_.staging.find_rests(problem_.queries, query_, query_rest);
-    uint32_t row_plus_one = lane_index() < List::block ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
-    if (row_plus_one != 0) frame_.staging.find_rests(problem_.sources, row_plus_one - 1, point);
+    if (lane_index() >= List::block) return;
+    const Tile& staged = tile_[tile_begin_ + lane_index()];
+    if (staged.x[0] == staged.x[0]) frame_.staging.find_rests(problem_.sources, list_.row_of(staged.label), point);
   }
 
   // Every lane absorbs up to one batch of its collected candidates, the last ones. A query that is its own neighbour is
@@ -413,34 +498,37 @@ class ShortSearch {
   __device__ __forceinline__ void absorb_batch(bool searches) {
     JZTREE_COUNT("absorb");
     if (limits_.each) reject_beyond();
-    Candidate<T>* const first = collected_ + lane_index();
+    Item* const first = collected_ + lane_index();
     // Differences of pointers would hide from the compiler that they point to shared memory.
-    const Candidate<T>* const end = next_;
+    const Item* const end = next_;
     next_ = end > first + List::batch * warp_size ? next_ - List::batch * warp_size : first;
-    Candidate<T> others[List::batch];
+    Item others[List::batch];
+    const uint32_t own_label = list_.own_label();
 #pragma unroll
     for (int i = 0; i < List::batch; ++i) {
       others[i] = next_[i * warp_size];
-      bool is_other = next_ + i * warp_size < end && others[i].row_plus_one() != static_cast<uint32_t>(self_row_ + 1);
-      if (Repeated) is_other &= last_ < others[i];
-      others[i] = choose(is_other, others[i], no_candidate<T>());
+      bool is_other = next_ + i * warp_size < end && !List::has_label(others[i], own_label);
+      if constexpr (Repeated) is_other &= last_ < others[i];
+      others[i] = choose(is_other, others[i], List::none());
     }
-    list_.absorb(others, next_);
+    list_.absorb(others);
     set_bound(searches && !list_.is_lost(), list_.bound());
   }
 
   __device__ const Within<T>* limit() const { return limits_.of(problem_.out_row(query_)); }
+  __device__ T limit2() const { return limits_.each ? limit()->possibly2 : std::numeric_limits<T>::infinity(); }
 
   // Among the candidates of the next batch, replace those outside the limit by candidates that sort last.
   __device__ __forceinline__ void reject_beyond() {
     JZTREE_COUNT("reject beyond");
-    Candidate<T>* const first = collected_ + lane_index();
+    Item* const first = collected_ + lane_index();
 #pragma unroll 1
     for (int i = 1; i <= List::batch; ++i) {
-      Candidate<T>* found = next_ - i * warp_size;
-      if (found < first) break;
-      if (is_beyond(problem_, limits_, *limit(), found->distance2(), query_, found->row_plus_one() - 1))
-        *found = no_candidate<T>();
+      Item* const item = next_ - i * warp_size;
+      if (item < first) break;
+      const Candidate<T> candidate = list_.candidate(*item);
+      if (is_beyond(problem_, limits_, *limit(), candidate.distance2(), query_, candidate.row_plus_one() - 1))
+        *item = List::none();
     }
   }
 
@@ -469,7 +557,8 @@ class ShortSearch {
       int lane = item * inverse >> 20, place = item - lane * k;  // quotient and remainder of item / k, for items below
                                                                  // 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), self_row = __shfl_sync(all_lanes, self_row_, lane);
-      if (lanes >> lane & 1) problem_.write(row * problem_.k + first_ + place, self_row, list_.at(lane, K - k + place));
+      if (lanes >> lane & 1)
+        problem_.write(row * problem_.k + first_ + place, self_row, list_.row_plus_one(lane, K - k + place));
     }
     __syncwarp();
   }
@@ -482,17 +571,17 @@ class ShortSearch {
   const uint32_t stops_;
   Frame& frame_;
   Tile* tile_;
-  Candidate<T>* collected_;
-  const List list_;
+  Item* collected_;
+  List list_;
   StackEntry<T>* stack_;
   Wanted<2, T> wanted_;
-  T radius2_, at_[W];                   // at_: the image of the query next to the rows of the tile
-  Candidate<T>* next_;                  // past the lane's last collected candidate
-  const Candidate<T>* most_collected_;  // the list absorbs candidates before `next_` is past it
-  bool second_;                         // whether the query belongs to the second box of the group
-  bool query_rests_;                    // whether any query has a rounding error
-  Candidate<T> last_;                   // the last neighbour that earlier searches found
-  int first_, count_;                   // the neighbours of this search: their place among all, and their number
+  T lifted_limit_, at_[W];      // at_: the image of the query next to the rows of the tile
+  Item* next_;                  // past the lane's last collected candidate
+  const Item* most_collected_;  // the list absorbs candidates before `next_` is past it
+  bool second_;                 // whether the query belongs to the second box of the group
+  bool query_rests_;            // whether any query has a rounding error
+  Candidate<T> last_;           // the last neighbour that earlier searches found
+  int first_, count_;           // the neighbours of this search: their place among all, and their number
   int self_row_, tile_begin_, tile_count_;
   uint32_t images_, query_;
 };
@@ -506,16 +595,16 @@ __global__ void stage_rows(const __grid_constant__ Problem<From> problem, const 
   const Staging<W, From, T> staging(*scale);
   StagedRow<W, T> staged;
   staging.point(problem.sources, static_cast<uint32_t>(row), staged.x);
-  staged.row_plus_one = static_cast<uint32_t>(row) + 1;
   T errors[W];
-  if (*problem.wrapped != 0 && staging.find_rests(problem.sources, static_cast<uint32_t>(row), errors))
-    staged.row_plus_one |= has_rests;
+  const bool is_rounded =
+      *problem.wrapped != 0 && staging.find_rests(problem.sources, static_cast<uint32_t>(row), errors);
+  staged.label = is_rounded ? has_rests : 0;
   rows[row] = staged;
 }
 
 // again: the queries to answer; empty: all queries of the problem.
 template <int W, int K, typename From, typename T, bool Repeated, bool Keyed>
-__global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, K, T>))
+__global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, K, T, Keyed>))
     search_short(const __grid_constant__ Problem<From> problem, const StagedRow<W, T>* rows, const Scale<W, T>* scale,
                  const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops, Unanswered again,
                  Unanswered unanswered) {
@@ -528,7 +617,7 @@ __global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, 
                                                      dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
   for (uint32_t group = warp; group < groups; group += warps) {
     JZTREE_COUNT("answer");
-    const int64_t first = again.count ? again.first[group] : static_cast<int64_t>(group) * width;
+    const uint32_t first = again.count ? again.first[group] : group * static_cast<uint32_t>(width);
     const unsigned lanes = again.count ? again.lanes[group] : all_lanes >> (warp_size - width);
     unsigned imprecise = search.answer(first, lanes);
     if (imprecise != 0 && lane_index() == 0) unanswered.add(first, imprecise);

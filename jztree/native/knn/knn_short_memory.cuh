@@ -13,8 +13,8 @@ namespace jztree {
 constexpr int short_search_threads = 32;
 // The number of blocks that must fit on a multiprocessor. It limits the registers. More blocks would spill registers in
 // the innermost loops, which took up to 1.6 times as long on an H100. tests/native/test_knn_work.py checks them.
-template <int W, int K, typename T>
-constexpr int short_search_blocks = (W > 4 || K > 16 ? 12 : 16) - (sizeof(T) > sizeof(float) ? 4 : 0);
+template <int W, int K, typename T, bool Keyed>
+constexpr int short_search_blocks = (W > 4 || K > (Keyed ? 32 : 16) ? 12 : 16) - (sizeof(T) > sizeof(float) ? 4 : 0);
 
 // When a lane has collected more candidates than the list's `patience`, all lanes absorb a batch. A larger value needs
 // fewer batches, but radii stay wide for longer. Of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted
@@ -25,19 +25,26 @@ constexpr int short_search_blocks = (W > 4 || K > 16 ? 12 : 16) - (sizeof(T) > s
 template <typename List>
 constexpr int collected_columns = List::patience + List::block;
 
-// A row with its staged coordinates, in global memory and in the tile.
+// The staged coordinates of a row. In global memory, the label is `has_rests` if the position has a rounding error
+// (Staging::find_rests), otherwise 0; in the tile, it is the label of the list.
 template <int W, typename T>
 struct alignas(16) StagedRow {
-  uint32_t row_plus_one;
+  uint32_t label;
   T x[W];
 };
-// Added to the row if its position has a rounding error (Staging::find_rests).
-constexpr uint32_t has_rests = 1u << 31;
+constexpr uint32_t has_rests = 1;
 
 // The boxes of a group, for the test of rows.
 template <int W, typename T>
 struct alignas(16) RowBoxes {
   T centre[2][W], half[2][W];
+};
+
+// The rows that a search tests before its walk.
+struct alignas(8) Seeds {
+  uint32_t first, count;
+
+  __device__ __forceinline__ bool has(uint32_t row) const { return row - first < count; }
 };
 
 // Space for the rest of a block and for the rows of one leaf after it.
@@ -48,6 +55,7 @@ template <int W, typename From, typename T>
 struct alignas(16) ShortFrame {
   Group<W, 2, T> group;
   RowBoxes<W, T> boxes;
+  Seeds seeds;
   Staging<W, From, T> staging;
 };
 
@@ -56,7 +64,7 @@ template <int W, typename List, typename T>
 constexpr int64_t short_search_bytes(int planes) {
   int64_t bytes = static_cast<int64_t>(sizeof(ShortFrame<W, T, T>)) +
                   tile_points * static_cast<int64_t>(sizeof(StagedRow<W, T>)) +
-                  warp_size * collected_columns<List> * static_cast<int64_t>(sizeof(Candidate<T>)) + List::bytes;
+                  warp_size * collected_columns<List> * static_cast<int64_t>(sizeof(typename List::Item)) + List::bytes;
   return (bytes + stack_entries(planes) * static_cast<int64_t>(sizeof(StackEntry<T>)) + 15) / 16 * 16;
 }
 
