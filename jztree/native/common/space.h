@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "geometry.h"
+#include "partition.h"
 #include "portable.h"
 
 namespace jztree {
@@ -60,12 +61,8 @@ JZTREE_BOTH inline bool within(double gap2, double radius) { return gap2 <= radi
 
 // The item of a partition of rows that contains a row. splits: `count` + 1 entries.
 JZTREE_BOTH inline int64_t item_over(const int32_t* splits, int64_t count, int32_t row) {
-  int64_t first = 0, last = count + 1;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    (splits[middle] <= row ? first : last) = splits[middle] <= row ? middle + 1 : middle;
-  }
-  return first > 0 ? first - 1 : 0;
+  const int64_t after = partition_point(0, count + 1, [&](int64_t item) { return splits[item] <= row; });
+  return after > 0 ? after - 1 : 0;
 }
 
 }  // namespace jztree

@@ -16,6 +16,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/partition.h"
 #include "moments.cuh"
 
 namespace jztree {
@@ -72,13 +73,9 @@ __global__ void count_chunks(Chunks chunks) {
 __global__ void list_chunks(Chunks chunks) {
   int64_t chunk = thread_index();
   if (!chunks.has(chunk)) return;
-  int64_t first = 0, last = chunks.segments.groups.rows;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    bool before = chunks.starts[middle] <= chunk;
-    (before ? first : last) = before ? middle + 1 : middle;
-  }
-  int64_t group = std::max<int64_t>(0, first - 1), start = chunks.starts[group];
+  const int64_t after =
+      partition_point(0, chunks.segments.groups.rows, [&](int64_t group) { return chunks.starts[group] <= chunk; });
+  int64_t group = std::max<int64_t>(0, after - 1), start = chunks.starts[group];
   int64_t begin = chunks.segments.begin(group) + (chunk - start) * rows_of_block, end = chunks.segments.end(group);
   chunks.list[chunk] = {begin, std::min(end, begin + rows_of_block), static_cast<int32_t>(group),
                         static_cast<int32_t>(start), static_cast<int32_t>(chunks.chunks_of(group))};

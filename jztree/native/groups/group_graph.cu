@@ -7,6 +7,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/loads.cuh"
 #include "common/cuda/primitives.cuh"
+#include "common/partition.h"
 #include "group_graph.h"
 
 namespace jztree {
@@ -28,13 +29,9 @@ struct Ghosts {
   __device__ int64_t owner(int64_t row) const {
     int64_t me = rank[0];
     if (me < 0 || me >= ranks - 1) return ranks;
-    int64_t place = row - own() + before[me + 1], first = me + 1, last = ranks;
-    while (first < last) {
-      int64_t middle = (first + last) / 2;
-      bool passed = int64_t{before[middle]} + received[middle] <= place;
-      (passed ? first : last) = passed ? middle + 1 : middle;
-    }
-    return first;
+    const int64_t place = row - own() + before[me + 1];
+    return partition_point(me + 1, ranks,
+                           [&](int64_t sender) { return int64_t{before[sender]} + received[sender] <= place; });
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "common/partition.h"
 #include "group_parts.h"
 #include "group_rows.cuh"
 #include "one_window.cuh"
@@ -142,13 +143,8 @@ __global__ void split_parts(Roots roots, const int32_t* parts, Count num_parts, 
   int64_t rank = thread_index();
   if (rank >= ranks) return;
   auto first_from = [&](int64_t row) {
-    int64_t first = 0, last = num_parts();
-    while (first < last) {
-      int64_t middle = (first + last) / 2;
-      bool before = roots.key(parts[middle]) < Roots::key_of(rank, row);
-      (before ? first : last) = before ? middle + 1 : middle;
-    }
-    return first;
+    return partition_point(0, num_parts(),
+                           [&](int64_t part) { return roots.key(parts[part]) < Roots::key_of(rank, row); });
   };
   int64_t from = first_from(window.begin()), to = first_from(window.end());
   starts[rank] = static_cast<int32_t>(from);

@@ -7,6 +7,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "common/partition.h"
 #include "group_targets.h"
 
 namespace jztree {
@@ -105,13 +106,11 @@ struct MyShare {
   // The last rank whose part of the order starts before `position`, or -1 if no part does. If `inclusive`, a part that
   // starts at `position` also counts.
   __device__ int64_t owner(uint64_t position, bool inclusive) const {
-    int64_t first = 0, last = order.ranks;
-    while (first < last) {
-      int64_t middle = (first + last) / 2;
-      bool before = inclusive ? order.groups(middle) <= position : order.groups(middle) < position;
-      (before ? first : last) = before ? middle + 1 : middle;
-    }
-    return first - 1;
+    return partition_point(0, order.ranks,
+                           [&](int64_t rank) {
+                             return inclusive ? order.groups(rank) <= position : order.groups(rank) < position;
+                           }) -
+           1;
   }
 
   // The row after the listed groups of an owner.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/arguments.h"
+#include "common/partition.h"
 
 namespace jztree {
 
@@ -24,13 +25,7 @@ struct EntryLists {
 
 // The list that contains an entry, for entries from 0 on; `number` for entries after the last list.
 JZTREE_BOTH inline int64_t list_of_entry(const int32_t* splits, int64_t number, int64_t entry) {
-  int64_t first = 0, last = number;
-  while (first < last) {
-    const int64_t middle = (first + last) / 2;
-    const bool ends = splits[middle + 1] <= entry;
-    (ends ? first : last) = ends ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(0, number, [&](int64_t list) { return splits[list + 1] <= entry; });
 }
 
 }  // namespace jztree

@@ -5,6 +5,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "common/partition.h"
 #include "group_by_rank.h"
 
 namespace jztree {
@@ -20,13 +21,7 @@ __global__ void sort_keys(const int32_t* rank, Count num, int64_t ranks, uint32_
 }
 
 __device__ int64_t first_of(const uint32_t* sorted, int64_t count, int64_t key) {
-  int64_t first = 0, last = count;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    bool before = sorted[middle] < key;
-    (before ? first : last) = before ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(0, count, [&](int64_t i) { return sorted[i] < key; });
 }
 
 __global__ void finish_groups(const uint32_t* key, const int32_t* row, int64_t rows, int64_t ranks, int32_t* order,

@@ -14,6 +14,7 @@
 
 #include "common/cpu/parallel.h"
 #include "common/cpu/spares.h"
+#include "common/partition.h"
 #include "falling_rows.h"
 #include "is_before.h"
 #include "key_levels.h"
@@ -133,12 +134,7 @@ class RunMerge {
 
   // The first of the rows [first, last) whose key is not below this one.
   int64_t first_from(uint64_t key, int64_t first, int64_t last) const {
-    while (first < last) {
-      int64_t middle = (first + last) / 2;
-      bool before = OrderWords<D>::at(grid_, pos_ + middle * D, 0) < key;
-      (before ? first : last) = before ? middle + 1 : middle;
-    }
-    return first;
+    return partition_point(first, last, [&](int64_t row) { return OrderWords<D>::at(grid_, pos_ + row * D, 0) < key; });
   }
 
   void merge(size_t number, Part& part) const {

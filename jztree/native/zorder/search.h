@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/key_arguments.h"
+#include "common/partition.h"
 #include "common/scale.h"
 
 namespace jztree {
@@ -30,13 +31,7 @@ struct KeySearch {
 // The number of finite rows, if all non-finite rows follow them.
 template <int D, typename T>
 JZTREE_BOTH int64_t finite_rows(const KeyShape<D>& shape, const T* sorted, int64_t num) {
-  int64_t first = 0, last = num;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    bool finite = is_finite_row<D>(sorted + middle * shape.dims, shape.dims);
-    (finite ? first : last) = finite ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(0, num, [&](int64_t row) { return is_finite_row<D>(sorted + row * shape.dims, shape.dims); });
 }
 
 // The place of the key among the keys of `count` rows: the first row that is not before it, or with `right` the first
@@ -44,14 +39,10 @@ JZTREE_BOTH int64_t finite_rows(const KeyShape<D>& shape, const T* sorted, int64
 template <int D, typename T>
 JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key,
                               bool right) {
-  int64_t first = 0, last = count;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    MortonKey other = Morton<D>::key(grid, sorted + middle * grid.dims);
-    bool before = right ? !(key < other) : other < key;
-    (before ? first : last) = before ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(0, count, [&](int64_t row) {
+    const MortonKey other = Morton<D>::key(grid, sorted + row * grid.dims);
+    return right ? !(key < other) : other < key;
+  });
 }
 
 }  // namespace jztree

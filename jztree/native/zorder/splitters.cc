@@ -22,13 +22,7 @@ struct CellRows {
   int64_t behind(int64_t row, int64_t last, uint64_t bound) const {
     int64_t width = 1;
     for (; row + width < last && at(row + width) < bound; width *= 2) row += width;
-    int64_t first = row + 1;
-    for (last = std::min(last, row + width); first < last;) {
-      int64_t middle = (first + last) / 2;
-      bool before = at(middle) < bound;
-      (before ? first : last) = before ? middle + 1 : middle;
-    }
-    return first;
+    return partition_point(row + 1, std::min(last, row + width), [&](int64_t next) { return at(next) < bound; });
   }
 };
 
@@ -86,13 +80,9 @@ void key_positions(const Parallel& parallel, const KeyPositions<D, T>& in) {
   parallel.blocks(in.number(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       Splitter<D> splitter(grid, in.splitters, s);
-      int64_t first = 0;
-      for (int64_t last = count; first < last;) {
-        int64_t middle = (first + last) / 2;
-        bool before = OrderWords<D>::before(grid, in.pos + middle * grid.dims, splitter.words);
-        (before ? first : last) = before ? middle + 1 : middle;
-      }
-      in.below[s] = static_cast<int32_t>(first);
+      in.below[s] = static_cast<int32_t>(partition_point(0, count, [&](int64_t row) {
+        return OrderWords<D>::before(grid, in.pos + row * grid.dims, splitter.words);
+      }));
     }
   });
 }

@@ -23,22 +23,15 @@ __global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
     return;
   }
   RowRange range(in.rows + 2 * s, in.n);
-  int64_t first = range.first, last = range.last;
-  if (part == step.parts() - 1) {
-    first = last;
-  } else {
+  int64_t end = range.last;
+  if (part < step.parts() - 1) {
     uint64_t bound = Splitter<D>(*grid, in.splitters, s).words[step.word];
     bound += static_cast<uint64_t>(part + 1) << step.shift;
-    while (first < last) {
-      int64_t middle = (first + last) / 2;
-      if (OrderWords<D>::at(*grid, in.pos + middle * grid->dims, step.word) < bound) {
-        first = middle + 1;
-      } else {
-        last = middle;
-      }
-    }
+    end = partition_point(range.first, range.last, [&](int64_t row) {
+      return OrderWords<D>::at(*grid, in.pos + row * grid->dims, step.word) < bound;
+    });
   }
-  in.counts[place] = static_cast<int32_t>(first - range.first);
+  in.counts[place] = static_cast<int32_t>(end - range.first);
 }
 
 __global__ void choose_part(ChooseParts in) {

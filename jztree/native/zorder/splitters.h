@@ -9,6 +9,7 @@
 #pragma once
 
 #include "common/key_arguments.h"
+#include "common/partition.h"
 
 namespace jztree {
 
@@ -43,13 +44,7 @@ struct Step {
 // The first splitter of a group, or the number of splitters if the group does not exist. Groups count from 1 and
 // ascend.
 JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number, int64_t group) {
-  int64_t first = 0, last = number;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    bool before = groups[middle] < group;
-    (before ? first : last) = before ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(0, number, [&](int64_t s) { return groups[s] < group; });
 }
 
 // counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 after the last group.
@@ -133,12 +128,7 @@ struct ChooseParts {
     for (int64_t h = s * halves; h < (s + 1) * halves; ++h) new_splitters[h] = splitters[h];
     if (to_find == 0 || first < 0 || end > room) return keep(s);
     if (to_find < 0) to_find = share_start(up_to(end - 1), s + 1);
-    int64_t part = first;
-    for (int64_t last = end; part < last;) {
-      int64_t middle = (part + last) / 2;
-      bool before = up_to(middle) <= to_find;
-      (before ? part : last) = before ? middle + 1 : middle;
-    }
+    const int64_t part = partition_point(first, end, [&](int64_t p) { return up_to(p) <= to_find; });
     set_bits(s, next, part - first);
     take_rows(s, first, end, part);
     // A splitter past all rows has no row to find.

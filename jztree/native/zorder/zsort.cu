@@ -15,6 +15,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/primitives.cuh"
+#include "common/partition.h"
 #include "common/scale.h"
 #include "zsort.h"
 
@@ -102,12 +103,7 @@ __global__ void find_sort_keys(Order<D, T> order, Buffers buffers, LongRuns long
 // The end of a run of equal sort keys, if it is before `last`; otherwise `last`. first: a place in the run.
 __device__ int64_t run_end(const uint64_t* keys, int64_t first, int64_t last) {
   const uint64_t key = keys[first];
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    const bool equal = keys[middle] == key;
-    (equal ? first : last) = equal ? middle + 1 : middle;
-  }
-  return first;
+  return partition_point(first, last, [&](int64_t place) { return keys[place] == key; });
 }
 
 // Each thread sorts the run of equal sort keys that starts at its place, if it is short; it lists a longer one.
@@ -147,16 +143,7 @@ __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffe
   // Most blocks are already in order relative to each other.
   if (begin == end || !before(begin)) return 0;
   if (before(end - 1)) return end - begin;
-  int64_t first = begin, last = end;
-  while (first < last) {
-    int64_t middle = (first + last) / 2;
-    if (before(middle)) {
-      first = middle + 1;
-    } else {
-      last = middle;
-    }
-  }
-  return first - begin;
+  return partition_point(begin, end, before) - begin;
 }
 
 // Kernels that usually return at once are launched with about as many blocks as a GPU runs at the same time, because
