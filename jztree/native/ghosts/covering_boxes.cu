@@ -10,6 +10,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
+#include "common/cuda/surrounding.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/warp_search.cuh"
 #include "cover_rule.h"
@@ -23,36 +24,11 @@ template <int D>
 constexpr int cover_threads = D <= 4 ? 512 : 256;
 
 template <int D, typename T>
-struct Bounds {
-  T low[D], high[D];
-
-  __device__ Bounds() {
-    for (int d = 0; d < D; ++d) {
-      low[d] = std::numeric_limits<T>::infinity();
-      high[d] = -low[d];
-    }
-  }
-
-  __device__ static Bounds of_row(const T* pos, const Lengths& box, int64_t row) {
-    Bounds bounds;
-    for (int d = 0; d < D; ++d) bounds.low[d] = bounds.high[d] = wrap(pos[row * D + d], box[d]);
-    return bounds;
-  }
-
-  __device__ void include(const Bounds& other) {
-    for (int d = 0; d < D; ++d) {
-      low[d] = other.low[d] < low[d] ? other.low[d] : low[d];
-      high[d] = other.high[d] > high[d] ? other.high[d] : high[d];
-    }
-  }
-
-  __device__ void unite_warp() {
-    for (int d = 0; d < D; ++d) {
-      low[d] = warp_min(low[d]);
-      high[d] = warp_max(high[d]);
-    }
-  }
-};
+__device__ Surrounding<D, T> bounds_of_row(const T* pos, const Lengths& box, int64_t row) {
+  Surrounding<D, T> bounds;
+  for (int d = 0; d < D; ++d) bounds.low[d] = bounds.high[d] = wrap(pos[row * D + d], box[d]);
+  return bounds;
+}
 
 // Level 0 consists of the rows; an item of a higher level bounds 32 items of the level below.
 template <int D, typename T>
@@ -62,15 +38,15 @@ struct Pyramid {
   const T* pos;
   Lengths box;
   int levels;  // not counting the rows
-  const Bounds<D, T>* items[most_levels];
+  const Surrounding<D, T>* items[most_levels];
 
-  __device__ Bounds<D, T> at(int level, int64_t i) const {
-    return level > 0 ? items[level - 1][i] : Bounds<D, T>::of_row(pos, box, i);
+  __device__ Surrounding<D, T> at(int level, int64_t i) const {
+    return level > 0 ? items[level - 1][i] : bounds_of_row<D>(pos, box, i);
   }
 
   // The bounds of rows [begin, end). All lanes of the warp take part and get them.
-  __device__ Bounds<D, T> of_range(int64_t begin, int64_t end) const {
-    Bounds<D, T> bounds;
+  __device__ Surrounding<D, T> of_range(int64_t begin, int64_t end) const {
+    Surrounding<D, T> bounds;
     for (int level = 0;; ++level) {
       int64_t first = (begin + warp_size - 1) / warp_size, last = end / warp_size;
       if (level == levels || first >= last) {
@@ -90,11 +66,12 @@ struct Pyramid {
 
 // One warp per item of the level above `below`. `below` has `count` items; it is null for the rows.
 template <int D, typename T>
-__global__ void make_level(const T* pos, Lengths box, const Bounds<D, T>* below, int64_t count, Bounds<D, T>* level) {
+__global__ void make_level(const T* pos, Lengths box, const Surrounding<D, T>* below, int64_t count,
+                           Surrounding<D, T>* level) {
   int64_t i = thread_index();
   if (i / warp_size * warp_size >= count) return;
-  Bounds<D, T> bounds;
-  if (i < count) bounds = below ? below[i] : Bounds<D, T>::of_row(pos, box, i);
+  Surrounding<D, T> bounds;
+  if (i < count) bounds = below ? below[i] : bounds_of_row<D>(pos, box, i);
   bounds.unite_warp();
   if (lane_index() == 0) level[i / warp_size] = bounds;
 }
@@ -102,9 +79,9 @@ __global__ void make_level(const T* pos, Lengths box, const Bounds<D, T>* below,
 template <int D, typename T>
 Pyramid<D, T> make_pyramid(Queue& queue, const T* pos, int64_t rows, const Lengths& box) {
   Pyramid<D, T> pyramid{pos, box, 0, {}};
-  const Bounds<D, T>* below = nullptr;
+  const Surrounding<D, T>* below = nullptr;
   for (int64_t count = rows; count > warp_size; count = (count + warp_size - 1) / warp_size) {
-    Bounds<D, T>* level = queue.scratch<Bounds<D, T>>((count + warp_size - 1) / warp_size);
+    Surrounding<D, T>* level = queue.scratch<Surrounding<D, T>>((count + warp_size - 1) / warp_size);
     queue.launch_over(count, make_level<D, T>, pos, box, below, count, level);
     pyramid.items[pyramid.levels++] = below = level;
   }
@@ -114,7 +91,7 @@ Pyramid<D, T> make_pyramid(Queue& queue, const T* pos, int64_t rows, const Lengt
 template <int D, typename T>
 struct Range {
   int64_t begin, end;
-  Bounds<D, T> bounds;
+  Surrounding<D, T> bounds;
   double priority;
 
   __device__ bool can_be_split() const { return end - begin >= 2 && priority > 0; }
@@ -244,7 +221,7 @@ __global__ void __launch_bounds__(cover_threads<D>, 1)
   int64_t count = find_ranges(cover);
   for (int64_t i = threadIdx.x; i <= cover.capacity; i += cover_threads<D>) {
     int64_t place = i, begin = cover.num();
-    Bounds<D, T> bounds;
+    Surrounding<D, T> bounds;
     if (i < count) {
       begin = cover.ranges[i].begin;
       bounds = cover.ranges[i].bounds;

@@ -1,17 +1,12 @@
 // The parts of groups on a rank, and the messages about them to the owners (grouping.h).
 #pragma once
 
-#include "common/arguments.h"
 #include "grouping.h"
 
 namespace jztree {
 
 // chunk: the capacity for parts when each rank sends each other rank its parts in one window of its rows.
-struct GroupParts {
-  const int32_t* rank;
-  Array<const int32_t> root_rank;  // (n,)
-  const int32_t* root_row;         // (n,)
-  Count num;
+struct GroupParts : RootedRows {
   int32_t* label;      // (n,), the first row here of the group of each row
   int32_t* count;      // (n,), size of each part, at its first row
   int32_t* parts;      // (n,), parts that other ranks own, in the order of their roots
@@ -21,10 +16,7 @@ struct GroupParts {
   int64_t chunk;
 
   explicit GroupParts(Arguments& in)
-      : rank(in.number("rank")),
-        root_rank(in.argument<int32_t>("root_rank", {any})),
-        root_row(in.argument<int32_t>("root_row", {rows()})),
-        num(in.count("num", rows())),
+      : RootedRows(in),
         label(in.result<int32_t>("label", {rows()})),
         count(in.result<int32_t>("count", {rows()})),
         parts(in.result<int32_t>("parts", {rows()})),
@@ -34,9 +26,6 @@ struct GroupParts {
         chunk(in.attributes().integer("chunk")) {
     if (chunk < 1) throw Refusal("chunk must be at least 1.");
   }
-
-  int64_t rows() const { return root_rank.rows(); }
-  Roots roots() const { return {root_rank, root_row}; }
 };
 
 // buffer[r, j] = (row of the root, particles) of part starts[r] + j, one of the counts[r] parts with a root on rank r

@@ -84,7 +84,7 @@ void group_targets(Queue& queue, const GroupTargets& in) {
   if (n == 0) return;
   auto* places = reinterpret_cast<const uint64_t*>(in.places);
   GlobalOrder order = global_order(queue, in.tallies);
-  Targets targets{{in.root_rank, in.root_row}, places, order, Count{in.rank, order.ranks - 1}};
+  Targets targets{in.roots(), places, order, Count{in.rank, order.ranks - 1}};
   DoubleBuffer<uint32_t> keys{queue.scratch<uint32_t>(n + 1), queue.scratch<uint32_t>(n + 1)};
   DoubleBuffer<int32_t> rows{queue.scratch<int32_t>(n), queue.scratch<int32_t>(n)};
   queue.launch_over(n, key_listed, in.label, places, in.num, keys.current, rows.current);

@@ -2,28 +2,20 @@
 // the received particles (grouping.h).
 #pragma once
 
-#include "common/arguments.h"
 #include "grouping.h"
 
 namespace jztree {
 
 // The destination of a particle is row target[row] on rank to_rank[row]. For the first particle of a listed group,
 // target[row] is the bitwise complement of that row.
-struct GroupTargets {
-  const int32_t* rank;
-  Array<const int32_t> root_rank;  // (n,)
-  const int32_t* root_row;         // (n,)
-  Count num;
+struct GroupTargets : RootedRows {
   const int32_t* label;           // (n,)
   const uint32_t* places;         // (n, 2)
   Array<const uint32_t> tallies;  // (ranks, words)
   int32_t *to_rank, *target;      // (n,)
 
   explicit GroupTargets(Arguments& in)
-      : rank(in.number("rank")),
-        root_rank(in.argument<int32_t>("root_rank", {any})),
-        root_row(in.argument<int32_t>("root_row", {rows()})),
-        num(in.count("num", rows())),
+      : RootedRows(in),
         label(in.argument<int32_t>("label", {rows()})),
         places(in.argument<uint32_t>("places", {rows(), 2})),
         tallies(in.argument<uint32_t>("tallies", {any, GlobalOrder::tally_words})),
@@ -32,7 +24,6 @@ struct GroupTargets {
     in.expect(ranks() > 0, tallies, 2, "tallies", "of at least one rank");
   }
 
-  int64_t rows() const { return root_rank.rows(); }
   int64_t ranks() const { return tallies.rows(); }
 };
 

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/arguments.h"
 #include "common/portable.h"
 
 namespace jztree {
@@ -55,6 +56,23 @@ struct Roots {
     if (owner < 0 || owner > me || root < 0 || root >= (owner == me ? place + 1 : n)) return true;
     return owner == me && (rank[root] != me || row[root] != root);
   }
+};
+
+// The rows of a rank, and the root of the group of each, as arguments of kernels.
+struct RootedRows {
+  const int32_t* rank;
+  Array<const int32_t> root_rank;  // (n,)
+  const int32_t* root_row;         // (n,)
+  Count num;
+
+  explicit RootedRows(Arguments& in)
+      : rank(in.number("rank")),
+        root_rank(in.argument<int32_t>("root_rank", {any})),
+        root_row(in.argument<int32_t>("root_row", {rows()})),
+        num(in.count("num", rows())) {}
+
+  int64_t rows() const { return root_rank.rows(); }
+  Roots roots() const { return {root_rank, root_row}; }
 };
 
 // Distributes rows in equal shares: the first `more` ranks get one more than the others.

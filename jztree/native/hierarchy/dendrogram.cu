@@ -6,13 +6,14 @@
 // A cluster is an end of edges in only one of the blocks, so one union-find over the numbers of all clusters serves all
 // blocks of a size. The work is O(n log n), without a sequential part.
 //
-// The number of rows of each cluster is summed from the rows up: the second child to arrive at a cluster continues.
+// The number of rows of each cluster is summed from the rows up (merging.cuh).
 
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "dendrogram.h"
 #include "fof/union_find.cuh"
+#include "merging.cuh"
 
 namespace jztree {
 namespace {
@@ -72,11 +73,6 @@ __global__ void move_ends(DeviceClusters all, int64_t half) {
   }
 }
 
-__global__ void forget_parents(DeviceClusters all) {
-  const int64_t cluster = thread_index();
-  if (cluster < all.clusters()) all.parent[cluster] = -1;
-}
-
 __global__ void find_parents(DeviceClusters all) {
   const int64_t edge = thread_index();
   if (!all.is_valid(edge)) return;
@@ -86,13 +82,8 @@ __global__ void find_parents(DeviceClusters all) {
 __global__ void count_rows(DeviceClusters all) {
   const int64_t row = thread_index();
   if (row >= all.rows) return;
-  int32_t count = 1;
-  for (int32_t edge = all.parent[row]; edge >= 0; edge = all.parent[all.rows + edge]) {
-    atomicAdd(all.count + edge, count);
-    __threadfence();
-    if (atomicAdd(all.arrived + edge, 1) == 0) return;
-    count = atomicAdd(all.count + edge, 0);
-  }
+  combine_upwards(all.parent, all.rows, row, 1, all.count, all.arrived,
+                  [](int32_t* sum, int32_t count) { atomicAdd(sum, count); });
 }
 
 void dendrogram(Queue& queue, const TreeClusters& in) {
@@ -115,7 +106,7 @@ void dendrogram(Queue& queue, const TreeClusters& in) {
     queue.launch_over(edges, find_last_edges, all, half);
     queue.launch_over(edges, move_ends, all, half);
   }
-  queue.launch_over(clusters, forget_parents, all);
+  queue.fill_bytes(all.parent, 0xff, clusters);
   queue.launch_over(edges, find_parents, all);
   queue.launch_over(in.rows, count_rows, all);
 }

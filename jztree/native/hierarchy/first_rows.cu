@@ -1,9 +1,8 @@
-// Minima go from the rows up. The second child to arrive at a cluster continues.
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "first_rows.h"
+#include "merging.cuh"
 
 namespace jztree {
 namespace {
@@ -33,13 +32,8 @@ __global__ void write_parents(DeviceRows all) {
 __global__ void take_first(DeviceRows all) {
   const int64_t row = thread_index();
   if (row >= all.rows) return;
-  auto first = static_cast<int32_t>(row);
-  for (int32_t edge = all.parent[row]; edge >= 0; edge = all.parent[all.rows + edge]) {
-    atomicMin(all.first + edge, first);
-    __threadfence();
-    if (atomicAdd(all.arrived + edge, 1) == 0) return;
-    first = atomicAdd(all.first + edge, 0);
-  }
+  combine_upwards(all.parent, all.rows, row, static_cast<int32_t>(row), all.first, all.arrived,
+                  [](int32_t* smallest, int32_t first) { atomicMin(smallest, first); });
 }
 
 void first_rows(Queue& queue, const ClusterRows& in) {

@@ -197,8 +197,8 @@ KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   sets.queries = on_device(in.queries);
   sets.form = static_cast<KernelForm>(in.form);
   if (sets.form != KernelForm::gather) {
-    sets.node_h = join_nodes<LargestPart<double>>(queue, in.sources, RowLengths{in.source_h});
-    sets.node_least_h = join_nodes<SmallestPart<double>>(queue, in.sources, RowLengths{in.source_h});
+    sets.node_h = join_nodes<ExtremePart<double, true>>(queue, in.sources, RowLengths{in.source_h});
+    sets.node_least_h = join_nodes<ExtremePart<double, false>>(queue, in.sources, RowLengths{in.source_h});
   }
   sets.value = staged_values(queue, in);
   sets.node_sum = sum_nodes(queue, in.sources, sets.value, in.value.dims[1]);

@@ -32,34 +32,13 @@ __global__ void write_rows(SetForest sets) {
 }
 
 void density_sets(Queue& queue, const DensitySets& in) {
-  const int64_t rows = in.rows(), groups = in.count.rows();
-  const SetForest sets{in.neighbours,
-                       in.order,
-                       in.group,
-                       in.count,
-                       in.offset,
-                       in.start,
-                       in.first,
-                       rows,
-                       in.neighbours.dims[1],
-                       groups,
-                       in.parent.rows(),
-                       in.min_count,
-                       queue.scratch<int32_t>(rows),
-                       queue.scratch<int32_t>(2 * rows),
-                       queue.scratch<int32_t>(rows),
-                       queue.scratch<int32_t>(rows),
-                       queue.scratch<int32_t>(rows),
-                       queue.scratch<int32_t>(rows),
-                       in.inner,
-                       in.parent.data,
-                       in.height};
-  queue.fill_bytes(sets.place, 0, rows);
+  const SetForest sets(in, [&](int64_t n) { return queue.scratch<int32_t>(n); });
+  queue.fill_bytes(sets.place, 0, sets.rows);
   queue.launch_over(sets.candidates, begin_candidates, sets);
-  queue.launch_over(rows, take_set_places, sets);
-  queue.launch_over(rows, find_denser, sets);
-  queue.launch_over(groups, join_groups, sets);
-  queue.launch_over(rows, write_rows, sets);
+  queue.launch_over(sets.rows, take_set_places, sets);
+  queue.launch_over(sets.rows, find_denser, sets);
+  queue.launch_over(sets.groups, join_groups, sets);
+  queue.launch_over(sets.rows, write_rows, sets);
 }
 
 }  // namespace

@@ -60,6 +60,31 @@ struct SetForest {
   int32_t* slot;     // [row], and the candidate, or -1
   int32_t *inner, *parent, *height;
 
+  // memory(n): space for n numbers, until the work is done.
+  template <typename Memory>
+  SetForest(const DensitySets& in, const Memory& memory)
+      : neighbours(in.neighbours),
+        order(in.order),
+        group(in.group),
+        count(in.count),
+        offset(in.offset),
+        start(in.start),
+        first(in.first),
+        rows(in.rows()),
+        k(in.neighbours.dims[1]),
+        groups(in.count.rows()),
+        candidates(in.parent.rows()),
+        min_count(in.min_count),
+        place(memory(rows)),
+        denser(memory(2 * rows)),
+        link(memory(rows)),
+        members(memory(rows)),
+        peak(memory(rows)),
+        slot(memory(rows)),
+        inner(in.inner),
+        parent(in.parent),
+        height(in.height) {}
+
   // Whether the rows of a group, and its candidates, are inside the arrays.
   JZTREE_BOTH bool is_valid(int64_t g) const {
     const int64_t begin = offset[g], end = begin + count[g], slots = first[g] + count[g] / min_count;

@@ -34,27 +34,16 @@ const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, co
   return joined;
 }
 
-template <typename T>
-struct LargestPart {
+template <typename T, bool Largest>
+struct ExtremePart {
   using Joined = T;
 
   template <typename Parts>
   __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    T maximum = 0;
-    for (int64_t i = begin; i < end; ++i) maximum = larger<T>(maximum, parts[i]);
-    return maximum;
-  }
-};
-
-template <typename T>
-struct SmallestPart {
-  using Joined = T;
-
-  template <typename Parts>
-  __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    T minimum = std::numeric_limits<T>::infinity();
-    for (int64_t i = begin; i < end; ++i) minimum = smaller<T>(minimum, parts[i]);
-    return minimum;
+    T extreme = Largest ? T{0} : std::numeric_limits<T>::infinity();
+    for (int64_t i = begin; i < end; ++i)
+      extreme = Largest ? larger<T>(extreme, parts[i]) : smaller<T>(extreme, parts[i]);
+    return extreme;
   }
 };
 

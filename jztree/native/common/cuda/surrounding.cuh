@@ -42,6 +42,8 @@ struct Surrounding {
     }
   }
 
+  __device__ void include(const Surrounding& other) { include(other.low, other.high); }
+
   __device__ bool empty() const { return !(low[0] <= high[0]); }
 
   __device__ void unite_warp() {
