@@ -10,8 +10,6 @@ namespace jztree {
 
 template <int D, typename T>
 struct TreeFits {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   Tree<D, T> tree;
   Lengths box;
   Array<const int32_t> rows;  // (n), where results of each particle are written; or null

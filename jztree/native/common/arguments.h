@@ -7,12 +7,11 @@
 //
 //   template <int D, typename T>
 //   struct Example {                                   // example.h
-//     static constexpr unsigned compiled_dims = padded_dims;
 //     Array<const T> pos;                              // (n, D)
-//     Count num;
+//     Lengths box;
 //     int32_t* found;                                  // (n,)
 //     explicit Example(Arguments& in)
-//         : pos(in.argument<T>("pos", {any, D})), num(in.count("num", pos.rows())),
+//         : pos(in.argument<T>("pos", {any, D})), box(in.lengths("box", D)),
 //           found(in.result<int32_t>("found", {pos.rows()})) {}
 //   };
 //
@@ -286,6 +285,17 @@ class Arguments {
   RowPadder* padder_ = nullptr;
   int64_t given_width_ = 0, padded_width_ = 0;
   std::deque<Padded> padded_arguments_, padded_results_;
+};
+
+// Positions of particles as arguments of kernels. Only the first `num` rows hold particles.
+template <int D, typename T>
+struct Positions {
+  Array<const T> pos;  // (n, width)
+  Count num;
+
+  // of: prefix of the names of the arrays.
+  explicit Positions(Arguments& in, const std::string& of = "", int64_t width = D)
+      : pos(in.argument<T>(of + "pos", {any, width})), num(in.count(of + "num", pos.rows())) {}
 };
 
 // possible: a bit mask of the possible numbers of dimensions.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "arguments.h"
@@ -29,6 +30,12 @@ struct Plainly {
   }
 };
 
+// The numbers of dimensions to compile an interface for: its `compiled_dims`, if it declares them.
+template <typename Interface, typename = void>
+constexpr unsigned wanted_dims = padded_dims;
+template <typename Interface>
+constexpr unsigned wanted_dims<Interface, std::void_t<decltype(Interface::compiled_dims)>> = Interface::compiled_dims;
+
 // Dispatch on the dtype and dimensions of the first array of float rows among the arguments.
 template <template <int, typename> class Interface>
 struct ByPositions {
@@ -40,10 +47,10 @@ struct ByPositions {
   }
 
  private:
-  static constexpr unsigned wanted = Interface<1, float>::compiled_dims, compiled = wanted & (JZTREE_DIMS);
+  static constexpr unsigned wanted = wanted_dims<Interface<1, float>>, compiled = wanted & (JZTREE_DIMS);
 
   // The number of dimensions of the rows that a kernel gets. If the interface is not for `dims` dimensions
-  // (compiled_dims) and `dims` is at least 4, rows are padded to the next compiled number. Returns 0 if the library has
+  // and `dims` is at least 4, rows are padded to the next compiled number. Returns 0 if the library has
   // no suitable number.
   static constexpr int width_of(int64_t dims) {
     for (int width = 1; width <= max_dims; ++width)

@@ -28,4 +28,12 @@ struct KeyDomain {
   }
 };
 
+// Positions of particles, and the grid of their keys.
+template <int D, typename T>
+struct KeyedPositions : Positions<D, T> {
+  KeyDomain<D, T> keys;
+
+  explicit KeyedPositions(Arguments& in, int64_t width = D) : Positions<D, T>(in, "", width), keys(in) {}
+};
+
 }  // namespace jztree

@@ -354,7 +354,7 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
 
 template <int D, typename T>
 void fof(const Parallel& parallel, const Friends<D, T>& in) {
-  const Tree<D, T>& tree = in.tree;
+  const RowTree<D, T>& tree = in.tree;
   int64_t num = tree.num();
   double period[D];
   in.box.read(period);
@@ -372,13 +372,13 @@ void fof(const Parallel& parallel, const Friends<D, T>& in) {
   } else {
     link(LinkRule<D, T>(lengths, rule));
   }
-  if (in.rows) {
-    write_mapped_labels(parallel, sets, in.rows, num, in.label);
+  if (tree.rows) {
+    write_mapped_labels(parallel, sets, tree.rows, num, in.label);
   } else {
     write_labels(parallel, sets, num, in.label);
   }
   for (int64_t row = num; in.filled && row < tree.pos.rows(); ++row) {
-    int64_t place = in.rows ? in.rows[row] : row;
+    int64_t place = tree.row_of(row);
     in.label[place] = static_cast<int32_t>(place);
   }
 }

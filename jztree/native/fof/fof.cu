@@ -173,8 +173,8 @@ LinkLengths<T> stage_lengths(Queue& queue, const Friends<D, T>& in, const Device
   auto* half = queue.scratch<T>(in.rlink.count);
   queue.launch_over(in.rlink.count, stage_halves<D, T>, in.rlink, in.tree.num, setup, half);
   lengths.row = half;
-  lengths.most = join_nodes<LargestPart<T>>(queue, in.tree, lengths.row);
-  lengths.least = join_nodes<SmallestPart<T>>(queue, in.tree, lengths.row);
+  lengths.most = join_nodes<ExtremePart<T, true>>(queue, in.tree, lengths.row);
+  lengths.least = join_nodes<ExtremePart<T, false>>(queue, in.tree, lengths.row);
   return lengths;
 }
 
@@ -193,7 +193,7 @@ void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const 
 template <int D, typename T>
 void fof(Queue& queue, const Friends<D, T>& in) {
   int64_t n = in.tree.pos.rows();
-  UnionFind sets{in.rows ? queue.scratch<int32_t>(n) : in.label};
+  UnionFind sets{in.tree.rows ? queue.scratch<int32_t>(n) : in.label};
   const DeviceTree<D, T> tree = on_device(in.tree);
   const int32_t* wrapped = any_wrapped(queue, in.box, tree);
   const LinkLengths<T> lengths = stage_lengths(queue, in, tree, wrapped);
@@ -202,13 +202,13 @@ void fof(Queue& queue, const Friends<D, T>& in) {
   } else {
     link<LinkRule<D, T>>(queue, tree, in.box, wrapped, lengths, sets);
   }
-  if (!in.rows) {
+  if (!in.tree.rows) {
     queue.launch_over(n, label_rows, sets, in.tree.num);
   } else {
-    queue.copy(in.label, in.rows, n);
-    queue.launch_over(n, find_smallest, sets, in.tree.num, in.rows, in.label);
+    queue.copy(in.label, in.tree.rows, n);
+    queue.launch_over(n, find_smallest, sets, in.tree.num, in.tree.rows, in.label);
     queue.launch_over(n, take_smallest, sets, in.tree.num, in.label);
-    queue.launch_over(n, write_labels, sets.parents, in.tree.num, in.rows, in.label);
+    queue.launch_over(n, write_labels, sets.parents, in.tree.num, in.tree.rows, in.label);
   }
 }
 

@@ -13,18 +13,14 @@ namespace jztree {
 
 template <int D, typename T>
 struct Friends {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Tree<D, T> tree;
-  const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its index
-  Lengths rlink;        // (n,), of each z-ordered particle, or (1,), of all
+  RowTree<D, T> tree;  // with output rows
+  Lengths rlink;       // (n,), one per z-ordered particle, or (1,), one for all
   Lengths box;
   int32_t* label;  // (n,), the smallest output row of the group
   bool filled;     // whether to write rows from num on: each is a separate group
 
   explicit Friends(Arguments& in)
-      : tree(in),
-        rows(in.optional<int32_t>("rows", {tree.pos.rows()})),
+      : tree(in, "", "rows"),
         rlink(in.lengths("rlink", any)),
         box(in.lengths("box", D)),
         label(in.result<int32_t>("label", {tree.pos.rows()})),

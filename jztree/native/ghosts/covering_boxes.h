@@ -11,20 +11,13 @@
 namespace jztree {
 
 template <int D, typename T>
-struct CoveringBoxes {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D), z-ordered
-  Count num;
-  KeyDomain<D, T> keys;
+struct CoveringBoxes : KeyedPositions<D, T> {  // z-ordered
   BoxedRuns<D, T> leaves;
   Array<int32_t> splits;  // (most + 1,)
   T *lower, *upper;       // (most, D)
 
   explicit CoveringBoxes(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
-        keys(in),
+      : KeyedPositions<D, T>(in),
         leaves(in, "leaf_"),
         splits(in.result<int32_t>("splits", {any})),
         lower(in.result<T>("lower", {capacity(), D})),

@@ -12,8 +12,6 @@ namespace jztree {
 
 template <int D, typename T>
 struct OpenLeaves {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   BoxedRuns<D, T> leaves, own;  // of the queries, and the boxes that want ghosts
   Array<const T> radius;        // (q, k); the last column is the search radius of each query
   const int32_t* rows;          // row of each z-ordered query in `radius`; null: its index

@@ -13,25 +13,20 @@ struct RunsOfRows {
 };
 
 template <int D, typename T>
-struct RowBoxes {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D)
-  Count num;
+struct RowBoxes : Positions<D, T> {
   Lengths box;
   Array<int32_t> splits;  // (runs + 1,)
   T *lower, *upper;       // (runs, D), in wrapped coordinates; empty for runs without rows
   RunsOfRows rows_of;
 
   explicit RowBoxes(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
+      : Positions<D, T>(in),
         box(in.lengths("box", D)),
         splits(in.result<int32_t>("splits", {any})),
         lower(in.result<T>("lower", {runs(), D})),
         upper(in.result<T>("upper", {runs(), D})),
         rows_of{in.attributes().integer("run_rows")} {
-    in.expect(rows_of.run_rows > 0 && runs() * rows_of.run_rows >= pos.rows(), splits, 1, "splits",
+    in.expect(rows_of.run_rows > 0 && runs() * rows_of.run_rows >= this->pos.rows(), splits, 1, "splits",
               "of runs that hold every row");
   }
 

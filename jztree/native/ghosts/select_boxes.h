@@ -12,8 +12,6 @@ namespace jztree {
 
 template <int D, typename T>
 struct SelectBoxes {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   Boxes<D, T> own;
   const T* radius;  // of each own box; negative: it needs no ghosts
   PublishedBoxes<D, T> known;

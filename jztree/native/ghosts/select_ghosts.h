@@ -9,11 +9,7 @@
 namespace jztree {
 
 template <int D, typename T>
-struct SelectGhosts {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D)
-  Count num;
+struct SelectGhosts : Positions<D, T> {
   BoxedRuns<D, T> blocks;
   BoxesOfRanks<D, T> wanted;
   const T* radius;  // of each received box; negative: it needs no particles
@@ -23,8 +19,7 @@ struct SelectGhosts {
   int32_t* counts;       // (ranks,)
 
   explicit SelectGhosts(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
+      : Positions<D, T>(in),
         blocks(in, ""),
         wanted(in, "wanted_"),
         radius(in.argument<T>("radius", {wanted.count})),

@@ -10,10 +10,8 @@ template <int D, typename T>
 struct Neighbours {
   static constexpr unsigned compiled_dims = padded_dims | 1u << 6;  // for phase space
 
-  Tree<D, T> sources;
-  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its index
-  Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
+  RowTree<D, T> sources;      // with the rows to report
+  RowTree<D, T> queries;      // with output rows
   const int32_t* own_offset;  // query i is source i + own_offset; negative: no query is a source
   const int32_t* open;        // the leaves of queries to search again; null: all leaves, for the first time
   Lengths box;
@@ -27,10 +25,8 @@ struct Neighbours {
   bool exclude_self;     // a query that is a source is not its own neighbour
 
   explicit Neighbours(Arguments& in)
-      : sources(in),
-        source_rows(in.optional<int32_t>("source_rows", {sources.pos.rows()})),
-        queries(in, "query_"),
-        query_rows(in.optional<int32_t>("query_rows", {q()})),
+      : sources(in, "", "source_rows"),
+        queries(in, "query_", "query_rows"),
         own_offset(in.number("own_offset")),
         open(in.optional<int32_t>("open", {queries.layout.sizes[0]})),
         box(in.lengths("box", D)),
@@ -49,7 +45,6 @@ struct Neighbours {
   int64_t k() const { return index.dims[1]; }
   // Null if not wanted.
   T* radii() const { return radius.dims[1] > 0 ? static_cast<T*>(radius) : nullptr; }
-  int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 };
 
 }  // namespace jztree

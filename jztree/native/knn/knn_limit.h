@@ -22,7 +22,7 @@ class Limits {
   bool any() const { return in_.limit.count > 0; }
 
   Within<T> of(int64_t query) const {
-    double radius = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
+    double radius = in_.limit[in_.limit.count > 1 ? in_.queries.row_of(query) : 0];
     Within<T> limit = radius >= 0 ? rule_.within(radius) : Within<T>{};
     // For comparison by "at most".
     limit.surely2 = std::nextafter(limit.surely2, -std::numeric_limits<T>::infinity());

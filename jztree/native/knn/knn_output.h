@@ -41,7 +41,7 @@ class Output {
         in_(in),
         distances_(rule, in.sources.pos) {}
 
-  int64_t row(int64_t query) const { return in_.output_row(query); }
+  int64_t row(int64_t query) const { return in_.queries.row_of(query); }
 
   // See ExactDistances::find_squares.
   void find_squares(int64_t query, const int32_t* sources, int64_t number, double* out) const {
@@ -51,9 +51,7 @@ class Output {
   double distance2(int64_t query, int64_t source) const {
     return rule.distance2(in_.queries.pos + query * D, in_.sources.pos + source * D);
   }
-  int32_t reported(int64_t source) const {
-    return in_.source_rows ? in_.source_rows[source] : static_cast<int32_t>(source);
-  }
+  int32_t reported(int64_t source) const { return static_cast<int32_t>(in_.sources.row_of(source)); }
 
   template <int Locality>
   JZTREE_INLINE void prefetch_row(int64_t query) const {
@@ -72,7 +70,7 @@ class Output {
     const int64_t row0 = row(0), row1 = row(1), row2 = row(2), row3 = row(3);
     Rows rows{static_cast<int32_t>(row0), static_cast<int32_t>(row1), static_cast<int32_t>(row2),
               static_cast<int32_t>(row3)};
-    if (const int32_t* reported = in_.source_rows)
+    if (const int32_t* reported = in_.sources.rows)
       rows = Rows{reported[row0], reported[row1], reported[row2], reported[row3]};
     std::memcpy(index, &rows, sizeof(rows));
   }

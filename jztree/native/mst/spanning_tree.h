@@ -69,8 +69,6 @@ struct EdgeParticles {
 
 template <int D, typename T>
 struct SpanningTree {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   Tree<D, T> tree;
   // (n, k), the k nearest other z-ordered rows of each; after the last: -1; -2 in the first column: unknown
   Array<const int32_t> near;

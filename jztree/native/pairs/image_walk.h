@@ -96,7 +96,7 @@ class ImageWalk {
     possibly2_.assign(static_cast<size_t>(count_ + lanes), T{-1});
     double max_radius = -1;
     for (int64_t i = 0; i < count_; ++i) {
-      double radius = in_.radius[in_.radius.count > 1 ? in_.output_row(begin_ + i) : 0];
+      double radius = in_.radius[in_.radius.count > 1 ? in_.queries.row_of(begin_ + i) : 0];
       within_.push_back(staged_.within(radius));
       possibly2_[static_cast<size_t>(i)] = within_.back().possibly2;
       max_radius = std::max(max_radius, radius);
@@ -243,14 +243,14 @@ class ImageWalk {
 
   // The names of the rows from `row` on; arbitrary after the last row.
   Lanes<int32_t> names(int64_t row) const {
-    if (!in_.source_names) return Lanes<int32_t>(static_cast<int32_t>(row)) + places<int32_t>();
+    if (!in_.sources.rows) return Lanes<int32_t>(static_cast<int32_t>(row)) + places<int32_t>();
     Lanes<int32_t> out;
     const int64_t remaining = in_.sources.pos.rows() - row;
     if (remaining >= lanes) {
-      load(in_.source_names + row, out);
+      load(in_.sources.rows + row, out);
     } else {
       int32_t last[lanes] = {};
-      std::copy_n(in_.source_names + row, remaining, last);
+      std::copy_n(in_.sources.rows + row, remaining, last);
       load(last, out);
     }
     return out;

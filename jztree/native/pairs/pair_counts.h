@@ -47,8 +47,6 @@ struct SumWords {
 
 template <int D, typename T>
 struct PairCounts {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   PairSet<D, T> one, other;
   Lengths edges, edges_b;  // ascending; edges_b: of pi or mu, empty for distances only
   Lengths box;

@@ -101,7 +101,7 @@ class Pairs {
     int64_t all = 0;
     for (int64_t i = 0; i < walk.count(); ++i) {
       int64_t number = pairs.numbers[static_cast<size_t>(i)];
-      in_.splits[in_.output_row(walk.begin() + i) + 1] = narrowed(number);
+      in_.splits[in_.queries.row_of(walk.begin() + i) + 1] = narrowed(number);
       all += number;
     }
     const int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
@@ -148,7 +148,7 @@ class Pairs {
         pairs.write();
       }
       for (int64_t place = begin; place < end; ++place)
-        in_.index[place] = static_cast<int32_t>(in_.source_name(*rows++));
+        in_.index[place] = static_cast<int32_t>(in_.sources.row_of(*rows++));
     });
   }
 

@@ -80,8 +80,8 @@ ImageProblem<D, T> set_up(Queue& queue, const PairsWithin<D, T>& in) {
   auto* within = queue.scratch<Within<T>>(in.radius.count);
   ImageProblem<D, T> problem{on_device(in.sources),
                              on_device(in.queries),
-                             in.source_names,
-                             in.query_rows,
+                             in.sources.rows,
+                             in.queries.rows,
                              in.query_names,
                              nullptr,
                              within,

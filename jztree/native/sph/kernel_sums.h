@@ -22,8 +22,6 @@ enum class KernelForm : int { gather, scatter, mean };
 
 template <int D, typename T>
 struct KernelSums {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   int dims;  // of the input positions, which may have been padded to D
   Tree<D, T> sources;
   Buffer value;      // (n, columns dims^inward), of z-ordered sources, float32 or float64

@@ -12,12 +12,7 @@
 namespace jztree {
 
 template <int D, typename T>
-struct HierarchyOver {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D), z-ordered
-  Count num;
-  KeyDomain<D, T> keys;
+struct HierarchyOver : KeyedPositions<D, T> {  // z-ordered
   TreeLayout layout;
   int32_t *splits, *particle_splits;
   T *lower, *upper;    // (nodes, D)
@@ -25,9 +20,7 @@ struct HierarchyOver {
   int64_t leaf_size, fan_out;
 
   explicit HierarchyOver(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
-        keys(in),
+      : KeyedPositions<D, T>(in),
         layout(in.attributes().integers("plane_sizes")),
         splits(in.result<int32_t>("splits", {layout.splits()})),
         particle_splits(in.result<int32_t>("particle_splits", {layout.splits()})),

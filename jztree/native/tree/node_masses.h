@@ -9,8 +9,6 @@ namespace jztree {
 
 template <int D, typename T>
 struct NodeMasses {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   Array<const T> pos;   // (n, D), z-ordered
   Array<const T> mass;  // (n,); one element if all particles share it
   TreeLayout layout;

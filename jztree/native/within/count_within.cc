@@ -69,9 +69,8 @@ void count_all(const Parallel& parallel, const CountWithin<D, T>& in) {
   std::vector<double> node_weight(static_cast<size_t>(Weighted ? in.sources.layout.nodes() : 0));
   if (Weighted) join_nodes(parallel, in.sources, in.weight.data, node_weight.data(), AddedInOrder{});
   using Tallied = Tally<T, Weighted>;
-  auto place = [&](int64_t query) { return in.query_rows ? in.query_rows[query] : query; };
   auto write = [&](const Tallied& tally, int64_t i, int64_t query) {
-    int64_t row = place(query);
+    int64_t row = in.queries.row_of(query);
     tally.write(i, in.count + row * m, Weighted ? in.sum + row * m : nullptr);
   };
   parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
@@ -80,7 +79,7 @@ void count_all(const Parallel& parallel, const CountWithin<D, T>& in) {
     for (int64_t leaf = begin; leaf < end; ++leaf) {
       int64_t first = staged.queries->leaf_row(leaf);
       walk.set_group(leaf, [&](int64_t i, int64_t ball) {
-        return in.radius[CountWithin<D, T>::first_radius(in.radius.count, m, place(first + i)) + ball];
+        return in.radius[CountWithin<D, T>::first_radius(in.radius.count, m, in.queries.row_of(first + i)) + ball];
       });
       tally.reset(walk.count());
       walk.walk(tally);

@@ -80,7 +80,7 @@ __global__ void tally_balls(const __grid_constant__ BallProblem<D, T> in, const 
 
 template <int D, typename T, bool Weighted>
 void count_all(Queue& queue, const CountWithin<D, T>& in) {
-  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, in.m(), in.box);
+  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.queries.rows, in.radius, in.m(), in.box);
   Totals<T> totals{in.weight.data, Weighted ? join_nodes<AddedWeights>(queue, in.sources, in.weight.data) : nullptr,
                    in.count.data, in.sum.data};
   queue.fill_bytes(in.count.data, 0, in.q() * in.m());

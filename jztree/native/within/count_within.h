@@ -7,13 +7,10 @@ namespace jztree {
 
 template <int D, typename T>
 struct CountWithin {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   Tree<D, T> sources;
   Array<const T> weight;  // (n,), of z-ordered sources; no rows: only counts are requested
-  Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
-  Lengths radius;             // (q, m) in output order, or (1, m) for all, ascending; negative: no sources
+  RowTree<D, T> queries;  // with output rows
+  Lengths radius;         // (q, m) in output order, or (1, m) for all, ascending; negative: no sources
   Lengths box;
   Array<int32_t> count;  // (q, m); 0 for queries from num on
   Array<T> sum;          // (q, m), or no rows
@@ -22,8 +19,7 @@ struct CountWithin {
   explicit CountWithin(Arguments& in)
       : sources(in),
         weight(in.argument<T>("weight", {any})),
-        queries(in, "query_"),
-        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        queries(in, "query_", "query_rows"),
         radius(in.lengths("radius", any)),
         box(in.lengths("box", D)),
         count(in.result<int32_t>("count", {q(), any})),

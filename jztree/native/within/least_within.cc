@@ -72,7 +72,6 @@ void least_within(const Parallel& parallel, const LeastWithin<D, T>& in) {
   const Staged<D, T> staged(parallel, in.sources, in.queries, false, box);
   std::vector<int32_t> of_nodes(static_cast<size_t>(in.sources.layout.nodes()));
   join_nodes(parallel, in.sources, in.value, of_nodes.data(), SmallestValue{});
-  auto place = [&](int64_t query) { return in.query_rows ? in.query_rows[query] : query; };
   parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
     BallWalk<D, T> walk(staged, 1);
     LeastOf found(in.value, of_nodes.data());
@@ -80,10 +79,11 @@ void least_within(const Parallel& parallel, const LeastWithin<D, T>& in) {
       walk.set_group(leaf, [&](int64_t, int64_t) { return radius; });
       found.reset(walk.count());
       walk.walk_outwards(found);
-      for (int64_t i = 0; i < walk.count(); ++i) in.minima[place(walk.begin() + i)] = found.minimum(i);
+      for (int64_t i = 0; i < walk.count(); ++i) in.minima[in.queries.row_of(walk.begin() + i)] = found.minimum(i);
     }
   });
-  for (int64_t query = in.queries.num(); query < in.q(); ++query) in.minima[place(query)] = LeastWithin<D, T>::none;
+  for (int64_t query = in.queries.num(); query < in.q(); ++query)
+    in.minima[in.queries.row_of(query)] = LeastWithin<D, T>::none;
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ __global__ void clear_least(const __grid_constant__ BallProblem<D, T> in, int32_
 
 template <int D, typename T>
 void least_within(Queue& queue, const LeastWithin<D, T>& in) {
-  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, 1, in.box);
+  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.queries.rows, in.radius, 1, in.box);
   problem.at_work = 1;
   const int32_t* of_nodes = join_nodes<SmallestValue>(queue, in.sources, in.value);
   launch_tiles(queue, problem, BallWalk<D, T, LeastOfLane>::shared_bytes(problem.sources.planes), find_least<D, T>,

@@ -13,18 +13,16 @@ struct LeastWithin {
   static constexpr int32_t none = std::numeric_limits<int32_t>::max();
 
   Tree<D, T> sources;
-  const int32_t* value;  // (n,), of z-ordered sources
-  Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
-  Lengths radius;             // a single one for all
+  const int32_t* value;   // (n,), of z-ordered sources
+  RowTree<D, T> queries;  // with output rows
+  Lengths radius;         // a single one for all
   Lengths box;
   int32_t* minima;  // (q,); `none` if no source is within, and for queries from num on
 
   explicit LeastWithin(Arguments& in)
       : sources(in),
         value(in.argument<int32_t>("value", {sources.pos.rows()})),
-        queries(in, "query_"),
-        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        queries(in, "query_", "query_rows"),
         radius(in.lengths("radius", 1)),
         box(in.lengths("box", D)),
         minima(in.result<int32_t>("minima", {q()})) {}

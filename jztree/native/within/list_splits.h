@@ -55,7 +55,7 @@ int64_t make_lists(const Parallel& parallel, const In& in, const Count& count, c
 template <typename In, typename Queries, typename Ask, typename Work>
 void each_list(const In& in, const Queries& queries, int64_t leaf, const Ask& ask, const Work& work) {
   const int64_t last = queries.leaf_row(queries.leaves()) - 1;
-  auto split = [&](int64_t query) { return in.splits + in.output_row(std::min(query, last)); };
+  auto split = [&](int64_t query) { return in.splits + in.queries.row_of(std::min(query, last)); };
   for (int64_t query = queries.leaf_row(leaf); query < queries.leaf_row(leaf + 1); ++query) {
     __builtin_prefetch(split(query + 2 * prefetch_distance));
     const int32_t *later = split(query + prefetch_distance), *now = split(query);

@@ -95,8 +95,9 @@ class Lists {
       bool all_short = true;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         int64_t first = staged_.queries->leaf_row(leaf);
-        walk.set_group(
-            leaf, [&](int64_t i, int64_t) { return in_.radius[in_.radius.count > 1 ? in_.output_row(first + i) : 0]; });
+        walk.set_group(leaf, [&](int64_t i, int64_t) {
+          return in_.radius[in_.radius.count > 1 ? in_.queries.row_of(first + i) : 0];
+        });
         if (walk.count() > 0) all_short = find(walk, leaf, all_short, lists);
       }
     });
@@ -117,7 +118,7 @@ class Lists {
     int64_t all = 0;
     for (int64_t i = 0; i < walk.count(); ++i) {
       int64_t number = lists.numbers[static_cast<size_t>(i)];
-      in_.splits[in_.output_row(walk.begin() + i) + 1] = narrowed(number);
+      in_.splits[in_.queries.row_of(walk.begin() + i) + 1] = narrowed(number);
       all += number;
     }
     int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
@@ -160,8 +161,8 @@ class Lists {
         each_list(in_, *staged_.queries, leaf, ask, [&](int64_t query, int64_t begin, int64_t end) {
           distances_.find(staged_.query_pos + query * D, in_.index + begin, end - begin, in_.distance + begin);
           if (in_.sorted) sort(begin, end, list);
-          for (int64_t entry = begin; in_.source_rows && entry < end; ++entry)
-            in_.index[entry] = in_.source_rows[in_.index[entry]];
+          for (int64_t entry = begin; in_.sources.rows && entry < end; ++entry)
+            in_.index[entry] = in_.sources.rows[in_.index[entry]];
         });
     });
   }

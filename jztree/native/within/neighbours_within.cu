@@ -163,13 +163,13 @@ __global__ void name_entries(ListArrays<T> out, bool padded) {
 
 template <int D, typename T>
 void neighbours_within(Queue& queue, const NeighboursWithin<D, T>& in) {
-  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, 1, in.box);
+  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.queries.rows, in.radius, 1, in.box);
   problem.at_work = 1;
   int planes = problem.sources.planes;
   ListStarts starts = lay_out_lists(queue, in, [&](const ListStarts& out) {
     launch_tiles(queue, problem, BallWalk<D, T, ListCounter>::shared_bytes(planes), count_lists<D, T>, out);
   });
-  ListArrays<T> lists{starts, in.source_rows, in.index, in.distance};
+  ListArrays<T> lists{starts, in.sources.rows, in.index, in.distance};
   launch_tiles(queue, problem, BallWalk<D, T, ListWriter<D, T>>::shared_bytes(planes), write_lists<D, T>, lists);
   if (in.sorted) queue.launch_warps(in.q(), sort_lists<T>, lists);
   queue.launch_over(in.room(), name_entries<T>, lists, in.padded);

@@ -6,18 +6,13 @@
 namespace jztree {
 
 template <int D, typename T>
-struct BoundsOf {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D)
-  Count num;
+struct BoundsOf : Positions<D, T> {
   T *lower, *upper;    // (D,), of the finite rows
   int32_t* first_bad;  // the first row out of range (common/scale.h), or -1
   int32_t* bad;        // the number of such rows
 
   explicit BoundsOf(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
+      : Positions<D, T>(in),
         lower(in.result<T>("lower", {D})),
         upper(in.result<T>("upper", {D})),
         first_bad(in.result<int32_t>("first_bad", {})),

@@ -6,19 +6,10 @@
 namespace jztree {
 
 template <int D, typename T>
-struct IsSorted {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, D)
-  Count num;
-  KeyDomain<D, T> keys;
+struct IsSorted : KeyedPositions<D, T> {
   int32_t* sorted;  // not 0 if all rows are finite and in order
 
-  explicit IsSorted(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
-        num(in.count("num", pos.rows())),
-        keys(in),
-        sorted(in.result<int32_t>("sorted", {})) {}
+  explicit IsSorted(Arguments& in) : KeyedPositions<D, T>(in), sorted(in.result<int32_t>("sorted", {})) {}
 };
 
 }  // namespace jztree

@@ -8,20 +8,14 @@
 namespace jztree {
 
 template <int D, typename T>
-struct KeySearch {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  // Rows are not padded, because a search reads few rows.
-  Array<const T> pos;  // (n, dims)
-  Count num;
-  Array<const T> query;  // (q, dims)
+struct KeySearch : Positions<D, T> {  // (n, dims), not padded, because a search reads few rows
+  Array<const T> query;               // (q, dims)
   KeyDomain<D, T> keys;
   int32_t* row;  // (q,)
   bool right;    // find the first row whose key is above the query's instead
 
   explicit KeySearch(Arguments& in)
-      : pos(in.argument<T>("pos", {any, in.given_width(D)})),
-        num(in.count("num", pos.rows())),
+      : Positions<D, T>(in, "", in.given_width(D)),
         query(in.argument<T>("query", {any, in.given_width(D)})),
         keys(in),
         row(in.result<int32_t>("row", {query.rows()})),

@@ -50,8 +50,6 @@ JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number,
 // counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 after the last group.
 template <int D, typename T>
 struct CountParts {
-  static constexpr unsigned compiled_dims = padded_dims;
-
   const T* pos;  // (n, dims), not padded, because a step reads few rows
   KeyDomain<D, T> keys;
   const uint32_t* splitters;  // (s, halves); the bits from the step on are 0
@@ -180,20 +178,13 @@ struct ChooseParts {
 
 // below[s]: rows before splitter s.
 template <int D, typename T>
-struct KeyPositions {
-  static constexpr unsigned compiled_dims = padded_dims;
-
-  Array<const T> pos;  // (n, dims), not padded, because a search reads few rows
-  Count num;
-  KeyDomain<D, T> keys;
-  Array<const uint32_t> splitters;  // (s, halves)
-  int32_t* below;                   // (s,)
+struct KeyPositions : KeyedPositions<D, T> {  // (n, dims), not padded, because a search reads few rows
+  Array<const uint32_t> splitters;            // (s, halves)
+  int32_t* below;                             // (s,)
 
   explicit KeyPositions(Arguments& in)
-      : pos(in.argument<T>("pos", {any, in.given_width(D)})),
-        num(in.count("num", pos.rows())),
-        keys(in),
-        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves(keys.shape())})),
+      : KeyedPositions<D, T>(in, in.given_width(D)),
+        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves(this->keys.shape())})),
         below(in.result<int32_t>("below", {splitters.rows()})) {}
 
   int64_t number() const { return splitters.rows(); }
