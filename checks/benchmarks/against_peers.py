@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import peers
 from inputs import linking_length, uniform
-from timing import Call, machine, seconds, timed
+from timing import Call, append_record, machine, seconds, timed
 
 import jztree as jz
 from jztree_utils import hdbscan, ics, io
@@ -362,8 +362,7 @@ def main() -> None:
     if not arguments.quick and not arguments.only:
         results["sweeps"] += against_threads() + against_k([4, 8, 16, 32, 64]) + against_n([10**4, 10**5, 10**6, 10**7])
     if arguments.record:
-        with HISTORY.open("a") as history:
-            history.write(json.dumps(results) + "\n")
+        append_record(HISTORY, results)
     if arguments.plots and results["sweeps"]:
         draw.sweeps(results, arguments.plots)
 

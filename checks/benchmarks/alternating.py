@@ -11,7 +11,6 @@ than 2.5 times as long as float32, or x86-64-v3 more than 2.2 times as long as x
 
 import argparse
 import importlib.machinery
-import json
 import math
 import os
 import subprocess
@@ -136,13 +135,10 @@ def main() -> None:
                 flush=True,
             )
     if arguments.record:
-        from timing import machine  # noqa: PLC0415
+        from timing import append_record, machine  # noqa: PLC0415
 
-        with HISTORY.open("a") as out:
-            print(
-                json.dumps({"machine": machine(), "n": arguments.n, "runs": arguments.runs, "cpu_seconds": table}),
-                file=out,
-            )
+        figures = {"machine": machine(), "n": arguments.n, "runs": arguments.runs, "cpu_seconds": table}
+        append_record(HISTORY, figures)
 
 
 if __name__ == "__main__":

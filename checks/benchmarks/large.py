@@ -23,7 +23,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from timing import machine
+from timing import append_record, machine
 
 _IN_HALOES = 0.6
 _OF_LIMIT = 0.7  # share of the limit that --memory names; threads and compilers reserve the rest
@@ -183,8 +183,7 @@ def main() -> None:
         figures = {"machine": machine(), **measure(folder, int(args.particles), args.files, args.limit, args.kills)}
     print(json.dumps(figures, indent=2))
     if args.output is not None:
-        with args.output.open("a") as history:
-            history.write(json.dumps(figures) + "\n")
+        append_record(args.output, figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ particles: the error that 99.9 % of the sample does not exceed.
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from inputs import uniform
-from timing import Call, least_cpu_seconds, machine
+from timing import Call, append_record, least_cpu_seconds, machine
 
 import jztree as jz
 
@@ -102,8 +101,7 @@ def main() -> None:
             print(f"{name:10s}{library:12s}{row['per_second']:12.3g} per second   99.9 % below {row['error']:.1e}")
     if options.record:
         line = {"machine": machine(), "n": options.n, "error": options.error, "peer_angle": options.peer_angle}
-        with HISTORY.open("a") as history:
-            history.write(json.dumps({**line, "potentials": results}) + "\n")
+        append_record(HISTORY, {**line, "potentials": results})
 
 
 if __name__ == "__main__":

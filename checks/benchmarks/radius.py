@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from inputs import uniform
 from one_device import MEMORY_WITHIN_RADIUS, hard_inputs, memory
-from timing import Call, least_cpu_seconds, machine
+from timing import Call, append_record, least_cpu_seconds, machine
 
 import jztree as jz
 
@@ -158,8 +158,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results = measure(arguments)
     if arguments.record:
-        with HISTORY.open("a") as history:
-            history.write(json.dumps(results) + "\n")
+        append_record(HISTORY, results)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import Call, least_cpu_seconds, machine, seconds
+from timing import Call, append_record, least_cpu_seconds, machine, seconds
 
 import jztree as jz
 from jztree_utils import ics, io
@@ -98,8 +98,7 @@ def main() -> None:
     figures = {"set": name, **measure(part, boxsize, args.runs)}
     print(json.dumps(figures, indent=2))
     if args.output is not None:
-        with args.output.open("a") as history:
-            history.write(json.dumps(figures) + "\n")
+        append_record(args.output, figures)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import json
 import platform
 import statistics
 import subprocess
@@ -44,6 +45,12 @@ def least_cpu_seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
 
     rounds = [{name: cpu_seconds(call) for name, call in calls.items()} for _ in range(runs + 1)]
     return {name: min(round[name] for round in rounds[1:]) for name in calls}
+
+
+def append_record(path: Path, figures: dict[str, Any]) -> None:
+    """Append the figures of a run to a file of records, one line per run."""
+    with path.open("a") as records:
+        records.write(json.dumps(figures) + "\n")
 
 
 def machine() -> dict[str, Any]:

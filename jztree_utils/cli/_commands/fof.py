@@ -22,7 +22,7 @@ from .._particles.known_properties import missing_in_words, types_in_words, with
 from .._particles.particles import GAS, Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere
-from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, warn
 from . import dry_run, fof_large
 from .argument_checks import particle_types, sphere_names, with_properties
 from .arguments import B
@@ -31,7 +31,7 @@ from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
 from .outputs import Run, prepare_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked
+from .snapshots import box_in_words, read_checked
 
 _LARGEST = 10  # number of groups in the printed table
 _TABLE = {"m200c": "mass", "vmax": "velocity", "concentration": ""}  # its columns with --properties, and their units
@@ -296,18 +296,12 @@ def _plot(run: Run, part: Particles, pos: Any, cata: FofCatalogue) -> None:
 
 def _summary(run: Run, part: Particles, result: _Result) -> dict[str, Any]:
     """Return a summary for scripts."""
-    header, cata, info, extra = part.header, result.cata, result.info, result.extra
-    rows = slice(0, _LARGEST)
+    cata, info, extra = result.cata, result.info, result.extra
+    rows, outputs = slice(0, _LARGEST), ("output", "snapshot_output", "group_ids_output", "plot")
     largest = {"count": cata.count, "mass": cata.mass, "com_pos": cata.com_pos, "max_radius": cata.max_radius}
     largest |= {name: column.values for name, column in extra.items()}
     return {
-        "snapshot": str(run.path),
-        "description": part.snapshot.description,
-        "output": run.output,
-        "snapshot_output": run.snapshot_output,
-        "group_ids_output": run.group_ids_output,
-        "plot": run.plot,
-        "particles": part.num,
+        **run.summary(part, *outputs, units=("length", "mass", "velocity")),
         "attached": {str(ptype): particles.num_total for ptype, particles in part.attached.items()},
         "groups": len(cata.count),
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
@@ -317,12 +311,8 @@ def _summary(run: Run, part: Particles, result: _Result) -> dict[str, Any]:
         "sphere_too_large": _lacking(extra, np.isnan),
         "linking_length": info.linking_length,
         "mean_separation": None if part.separation is None else asdict(part.separation),
-        "boxsize": header.boxsize,
-        "outside_box": outside_for_scripts(part),
-        "redshift": header.redshift,
-        "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
+        "redshift": part.header.redshift,
         "largest": {name: np.asarray(values)[rows] for name, values in largest.items() if values is not None},
-        "seconds": take_seconds(),
         "centre": result.options.centre if result.options.neighbours else None,
         "left_out": result.left_out or None,
         "subhaloes": None if result.subhaloes is None else len(result.subhaloes["count"].values),

@@ -12,11 +12,11 @@ from jztree.hierarchy import Dendrogram
 from ... import io, plot
 from .._particles.particles import Particles
 from .._particles.reading import Source
-from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
+from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, warn
 from . import dry_run
 from .argument_checks import scan_range
 from .outputs import Run, prepare_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked
+from .snapshots import box_in_words, read_checked
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,14 @@ def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, smalles
 def _summary(args: Namespace, run: Run, part: Particles, result: Scan) -> dict[str, Any]:
     """Return a summary for scripts."""
     return {
-        "snapshot": str(run.path),
-        "description": part.snapshot.description,
-        "plot": run.plot,
-        "particles": part.num,
+        **run.summary(part, "plot"),
         "npart_min": args.npart_min,
         "mean_separation": None if part.separation is None else asdict(part.separation),
-        "boxsize": part.header.boxsize,
-        "outside_box": outside_for_scripts(part),
-        "units": {"length": io.unit_name(part.header, "length")},
         "b": result.b.tolist(),
         "linking_length": result.rlink.tolist(),
         "groups": result.groups.tolist(),
         "particles_in_groups": result.members.tolist(),
         "largest": result.largest.tolist(),
-        "seconds": take_seconds(),
     }
 
 

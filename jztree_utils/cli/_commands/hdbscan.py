@@ -12,11 +12,11 @@ from ... import hdbscan, io, plot
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
-from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage
 from . import dry_run
 from .earlier_outputs import made_with
 from .outputs import Run, prepare_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked
+from .snapshots import box_in_words, read_checked
 
 _LARGEST = 10  # number of clusters in the printed table
 
@@ -106,20 +106,12 @@ def _summary(args: Namespace, run: Run, part: Particles, result: io.ParticleClus
     """Return a summary for scripts."""
     rows = slice(0, _LARGEST)
     return {
-        "snapshot": str(run.path),
-        "description": part.snapshot.description,
-        "output": run.output,
-        "plot": run.plot,
-        "particles": part.num,
+        **run.summary(part, "output", "plot"),
         "clusters": len(result.count),
         "particles_in_clusters": int(result.count.sum()),
         "min_cluster_size": args.min_cluster_size,
         "min_samples": args.min_samples,
-        "boxsize": part.header.boxsize,
-        "outside_box": outside_for_scripts(part),
-        "units": {"length": io.unit_name(part.header, "length")},
         "largest": {name: getattr(result, name)[rows] for name in ("count", "centre", "max_radius")},
-        "seconds": take_seconds(),
     }
 
 

@@ -12,11 +12,11 @@ from ... import io
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
-from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
+from .._report import is_quiet, number, print_json, print_pairs, say, stage
 from . import dry_run
 from .earlier_outputs import made_with
 from .outputs import Run, prepare_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked
+from .snapshots import box_in_words, read_checked
 
 
 def run_knn(args: Namespace) -> None:
@@ -80,20 +80,13 @@ def _summary(run: Run, part: Particles, result: io.Neighbours) -> dict[str, Any]
     """Return a summary for scripts."""
     ranges = {"last_distance": _last(result), "density": result.density}
     return {
-        "snapshot": str(run.path),
-        "description": part.snapshot.description,
-        "output": run.output,
-        "particles": part.num,
+        **run.summary(part, "output", units=("length", "mass")),
         "k": result.num_neighbours,
-        "boxsize": part.header.boxsize,
-        "outside_box": outside_for_scripts(part),
-        "units": {kind: io.unit_name(part.header, kind) for kind in ("length", "mass")},
         **{
             name: dict(zip(("least", "median", "most"), _range(values), strict=True))
             for name, values in ranges.items()
             if values is not None
         },
-        "seconds": take_seconds(),
     }
 
 

@@ -5,11 +5,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jax.sharding import Mesh
 
 from ... import io, plot
-from .._report import say
+from .._particles.particles import Particles
+from .._report import say, take_seconds
 from .argument_checks import check_arguments
 from .earlier_outputs import are_there
 from .output_names import OUTPUTS, check_different
@@ -42,6 +44,24 @@ class Run:
     def all(self) -> list[str]:
         """The names of all outputs."""
         return [*self.files, *([] if self.plot is None else [self.plot])]
+
+    def summary(self, part: Particles, *outputs: str, units: Sequence[str] = ("length",)) -> dict[str, Any]:
+        """Return the common part of summaries for scripts.
+
+        The entry ``outside_box`` has the number of particles outside the box and their maximum distance from it, or
+        None if all are inside.
+        """
+        outside = part.outside
+        return {
+            "snapshot": str(self.path),
+            "description": part.snapshot.description,
+            **{name: getattr(self, name) for name in outputs},
+            "particles": part.num,
+            "boxsize": part.header.boxsize,
+            "outside_box": None if outside is None else {"particles": outside.particles, "excess": outside.excess},
+            "units": {kind: io.unit_name(part.header, kind) for kind in units},
+            "seconds": take_seconds(),
+        }
 
 
 def prepare_runs(args: Namespace, mesh: Mesh) -> list[Run]:

@@ -103,12 +103,6 @@ def read_checked(
     return part
 
 
-def outside_for_scripts(part: Particles) -> dict[str, float] | None:
-    """Return the number of particles outside the box and their maximum distance from it; None if all are inside."""
-    outside = part.outside
-    return None if outside is None else {"particles": outside.particles, "excess": outside.excess}
-
-
 def box_in_words(header: io.SnapshotHeader) -> str:
     """Describe the box, for example ``50 x 50 x 100``."""
     if not header.boxsize:

@@ -13,12 +13,12 @@ from ...correlation import Correlation, power_law, wp_from_counts, xi_from_count
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
-from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
+from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, warnings_told
 from . import dry_run
 from .argument_checks import range_of_bins
 from .earlier_outputs import made_with
 from .outputs import Run, prepare_runs
-from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked
+from .snapshots import box_in_words, open_checked, read_checked
 
 _BINS = 20
 _LEAST, _MOST = 0.1, 0.1  # in mean separations and in shortest box sides: default start and end of the bins
@@ -137,20 +137,12 @@ def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, result: Cor
 def _summary(run: Run, part: Particles, bins: _Bins, result: Correlation) -> dict[str, Any]:
     """Return a summary for scripts."""
     return {
-        "snapshot": str(run.path),
-        "description": part.snapshot.description,
-        "output": run.output,
-        "plot": run.plot,
-        "particles": part.num,
-        "boxsize": part.header.boxsize,
-        "outside_box": outside_for_scripts(part),
-        "units": {"length": io.unit_name(part.header, "length")},
+        **run.summary(part, "output", "plot"),
         "statistic": bins.statistic,
         "pi_max": None if bins.along is None else float(bins.along[-1]),
         "edges": result.edges.tolist(),
         "value": [None if np.isnan(number) else number for number in result.value.tolist()],
         "pairs": result.pairs.tolist(),
-        "seconds": take_seconds(),
     }
 
 
