@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from .. import comm, kernels
+from .. import comm
 from .._options import checked_config
 from ..arguments import Radii, check_in_range, first_row, flat, root_of_constant
 from ..config import RadiusConfig, without_masses
@@ -112,16 +112,7 @@ def radial_profiles(
     mass = weighed.part.mass if weighed.part.mass.shape[0] else jnp.ones((1,), radius.dtype)
     sources = InputParticles(weighed.pos, weighed.num, data=jnp.broadcast_to(mass, (weighed.num_rows,)), th=weighed.th)
     prepared = prepare_search(SearchArguments(sources, centres, lengths, box, cfg, faults))
-    within = kernels.count_within(
-        prepared.sources,
-        prepared.columns,
-        prepared.queries,
-        prepared.rows,
-        prepared.radii.words(),
-        lengths.per_query(),
-        box,
-    )
-    counts, masses = (table.reshape(radius.shape) for table in prepared.send_back(list(within)))
+    counts, masses = (table.reshape(radius.shape) for table in prepared.send_back(prepared.count_sources(box)))
     profiles = _profiles(radius, masses, counts, unit, weighed.dims)
     lost = jnp.stack([~jnp.isfinite(column).all(axis=1) for column in profiles[:5]]).any(axis=0)
     quantity = "a mass, a density or a circular velocity around the centre in row {0}"

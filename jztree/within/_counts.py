@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from .. import comm, kernels
+from .. import comm
 from .._options import checked_config
 from ..arguments import check_in_range, flat
 from ..config import RadiusConfig, without_masses
@@ -73,15 +73,7 @@ def count_within(
     lengths = read_radii(radius, radii, query_set)
     sources.data, faults = checked_weights(weights, sources.pos, sources.num)
     prepared = prepare_search(SearchArguments(sources, searching, lengths, box, cfg, faults))
-    counts, sums = kernels.count_within(
-        prepared.sources,
-        prepared.columns,
-        prepared.queries,
-        prepared.rows,
-        prepared.radii.words(),
-        lengths.per_query(),
-        box,
-    )
+    counts, sums = prepared.count_sources(box)
     shape = query_set.num_rows, *lengths.shape()
     if weights is None:
         return prepared.send_back(counts).reshape(shape)

@@ -73,6 +73,15 @@ class PreparedSearch:
     radii: Radii
     starts: jax.Array | None = None
 
+    def count_sources(self, box: Exact) -> list[jax.Array]:
+        """Count the sources within the radii of each query, and sum their columns, in output rows.
+
+        A query with ``m`` radii has ``m`` counts and ``m`` sums.
+        """
+        words, per_query = self.radii.words(), self.radii.per_query()
+        sets = self.sources, self.columns, self.queries, self.rows
+        return list(kernels.count_within(*sets, words, per_query, box))
+
     def send_back(self, answers: Any) -> Any:
         """Return arrays with one row per output row, in the rows of the given queries."""
         return self.stage.send_back(answers) if self.stage.is_distributed else answers
