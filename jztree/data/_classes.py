@@ -1,6 +1,6 @@
 """Particle classes, labels, and names of rows."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._transform.plain_calls import holds_rows
+from .._transform.pytrees import pytree
 from ._describe import describe_arrays, describe_particles
 
 Array = jax.Array | np.ndarray
@@ -19,8 +20,7 @@ def static_field(**kwargs: Any) -> Any:
 
 
 @holds_rows
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class Pos:
     """Positions.
 
@@ -39,8 +39,7 @@ class Pos:
 
 
 @holds_rows
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class PosMass:
     """Positions and masses.
 
@@ -61,8 +60,7 @@ class PosMass:
 
 
 @holds_rows
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class ParticleData:
     """The particles of a snapshot.
 

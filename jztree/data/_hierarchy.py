@@ -1,17 +1,15 @@
 """The plane hierarchy, as a pytree; `jztree.tree` builds it."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._transform.pytrees import pytree
 from ._classes import static_field
 from ._describe import describe_hierarchy
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class TreeHierarchy:
     """Planes of nodes over z-ordered particles.
 

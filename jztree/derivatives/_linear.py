@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from .._transform.members import one_by_one
+from .._transform.primitives import primitive_of
 
 
 class Linear(Protocol):
@@ -46,25 +46,14 @@ def apply_linear(function: Linear, constants: Any, arguments: Any) -> Any:
     return jax.tree.unflatten(results, leaves)
 
 
-_linear = Primitive("jztree_linear")
-_linear.multiple_results = True
-
-
 def _run(*arrays: Any, function: Linear, trees: Any) -> list[Any]:
     number = trees[0].num_leaves
     constants = jax.tree.unflatten(trees[0], arrays[:number])
     return jax.tree.leaves(function.forward(constants, jax.tree.unflatten(trees[1], arrays[number:])))
 
 
-_linear.def_impl(_run)
-mlir.register_lowering(_linear, mlir.lower_fun(_run, multiple_results=True))
+_linear = primitive_of("jztree_linear", _run, several=True)
 batching.primitive_batchers[_linear] = one_by_one(_linear)
-
-
-@_linear.def_effectful_abstract_eval
-def _results(*arrays: Any, **how: Any) -> Any:
-    jaxpr = jax.make_jaxpr(functools.partial(_run, **how))(*arrays)
-    return jaxpr.out_avals, jaxpr.effects
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: Linear, trees: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._transform.pytrees import pytree
 from ..arguments import Kind, check_box, check_length, flat
 from ..data import static_field
 from ..jax_ext import Exact, with_twins
@@ -73,8 +73,7 @@ def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
     return kernels.cut_tree(edges, tree.exact, tree.num, _exact_length(rlink), tree.rows)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class Dendrogram:
     """Clusters of single linkage.
 

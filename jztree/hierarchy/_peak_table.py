@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._transform.pytrees import pytree
 from ..arguments import check_real, check_real_dtype, shape_of
 from ..jax_ext import is_concrete
 from ..mst import on_host
@@ -25,8 +26,7 @@ _NEGATIVE = (
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class DensityPeaks:
     """The peaks of a density, densest first, and the saddle where each ends.
 
@@ -157,7 +157,8 @@ def squeeze_peaks(peaks: DensityPeaks) -> DensityPeaks:
         padding = numbers.full(rows - len(listed), _PADDING.get(name, -1), column.dtype)
         return numbers.concatenate([column.reshape(-1)[listed], padding])
 
-    columns = {name: joined(name) for name in DensityPeaks.__slots__ if name not in ("peak", "num")}
+    names = [field.name for field in fields(DensityPeaks) if field.name not in ("peak", "num")]
+    columns = {name: joined(name) for name in names}
     particles: Any = peak[peak >= 0]
     return DensityPeaks(peak=particles, num=jnp.int32(len(listed)), **columns)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import batching
 from numpy.typing import ArrayLike
 
+from .._transform.primitives import primitive_of
 from ..jax_ext import Exact, is_concrete
 from ._call import Tree, as_num, call, i32, listed, sizes, words_of
 
@@ -44,22 +44,12 @@ def _checked_at_run_time(num: int | jax.Array, failed: Any, numbers: Sequence[An
     return _check.bind(as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
 
 
-# A primitive, because its batching rule names the failed member of a `jax.vmap`.
-_check = Primitive("jztree_check")
-
-
 def _run(num: jax.Array, failed: jax.Array, values: jax.Array, *, sentence: str) -> jax.Array:
     return call("check", i32(), num, failed, values, sentence=sentence)
 
 
-@_check.def_effectful_abstract_eval
-def _result(*arrays: Any, sentence: str) -> Any:
-    jaxpr = jax.make_jaxpr(functools.partial(_run, sentence=sentence))(*arrays)
-    return jaxpr.out_avals[0], jaxpr.effects
-
-
-_check.def_impl(jax.jit(_run, static_argnames="sentence"))
-mlir.register_lowering(_check, mlir.lower_fun(_run, multiple_results=False))
+# A primitive, because its batching rule names the failed member of a `jax.vmap`.
+_check = primitive_of("jztree_check", _run, static="sentence")
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, sentence: str) -> tuple[jax.Array, int]:

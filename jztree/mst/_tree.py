@@ -1,6 +1,5 @@
 """The result of a search for a spanning tree."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from .._transform.pytrees import pytree
 from ..data import static_field
 from ..jax_ext import is_concrete
 from ..particles import check_representable
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class CoreSize:
     """The number of particles that determines core distances.
 
@@ -31,8 +30,7 @@ class CoreSize:
         return jax.lax.dynamic_index_in_dim(near, self.number - 2, axis=1, keepdims=False)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class SpanningTree:
     """The edges of a spanning tree of ``n`` particles, shortest first, and of equal lengths the smallest square first.
 

@@ -12,7 +12,7 @@ a group.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
+from .._transform.pytrees import pytree
 from ..arguments import Kind, check_in_range, check_range, check_real, flat, root_of_constant, shape_of, shown
 from ..config import OverdensityConfig, without_masses
 from ..jax_ext import Exact, exact, is_concrete
@@ -46,8 +47,7 @@ __all__ = [
 _BAD_DENSITY = "a density is not positive and finite; give mean densities such as 200 times the critical density."
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class SphericalOverdensity:
     """Spheres around ``q`` centres with ``m`` given mean densities; see `spherical_overdensity`.
 

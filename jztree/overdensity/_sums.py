@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
+from .._transform.pytrees import pytree
 from ..arguments import (
     Kind,
     at_least_normal,
@@ -37,8 +38,7 @@ _TOO_WIDE = (
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class SphereProperties:
     """Properties of the particles in ``q`` spheres; see `sphere_properties`.
 

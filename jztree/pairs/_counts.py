@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
+from .._transform.pytrees import pytree
 from ..arguments import (
     Kind,
     check_alike,
@@ -45,8 +45,7 @@ _LOST = (
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class PairCounts:
     """Pairs in bins; see `pair_counts`. The shape ``bins`` is ``(b,)``, or ``(b, b')`` for two quantities.
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
+
+from .._transform.primitives import primitive_of
 
 
 def exponents_of(lengths: jax.Array) -> jax.Array:
@@ -46,16 +47,6 @@ def scaled_product(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> 
     return _product.bind(*(jnp.broadcast_to(array, shape) for array in arguments))
 
 
-# All arrays have one shape. It is a primitive because the derivative must be linear, and cannot be derived from the
-# digits of a number.
-_product = Primitive("jztree_scaled_product")
-
-
-@_product.def_abstract_eval
-def _result(*factors: Any) -> Any:
-    return jax.make_jaxpr(_run)(*factors).out_avals[0]
-
-
 @jax.jit
 def _run(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
     digits, fixed_exponent = _parts(fixed)
@@ -67,8 +58,9 @@ def _run(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
     return product
 
 
-_product.def_impl(_run)
-mlir.register_lowering(_product, mlir.lower_fun(_run, multiple_results=False))
+# All arrays have one shape. It is a primitive because the derivative must be linear, and cannot be derived from the
+# digits of a number.
+_product = primitive_of("jztree_scaled_product", _run)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from .. import comm, kernels
 from .._transform.exact import exact_change
+from .._transform.primitives import primitive_of
 from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
 from ._profiles import Profile
@@ -126,17 +126,7 @@ def _side(arrays: Sequence[Any], plane_sizes: tuple[int, ...]) -> tuple[kernels.
     return kernels.Tree(pos, num, splits, particle_splits, lower, upper, plane_sizes), Exact(h)
 
 
-_sums = Primitive("jztree_kernel_sums")
-
-
-@_sums.def_effectful_abstract_eval
-def _result(*arrays: Any, call: _Call) -> Any:
-    jaxpr = jax.make_jaxpr(functools.partial(_run, call=call))(*arrays)
-    return jaxpr.out_avals[0], jaxpr.effects
-
-
-_sums.def_impl(jax.jit(_run, static_argnames="call"))
-mlir.register_lowering(_sums, mlir.lower_fun(_run, multiple_results=False))
+_sums = primitive_of("jztree_kernel_sums", _run, static="call")
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, call: _Call) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
+from .._transform.pytrees import pytree
 from ..config import KNNConfig
 from ..data import FofCatalogue, Pos, PosMass, RankIdx
 from ..density import density_of_neighbours
@@ -35,8 +35,7 @@ class Candidates(NamedTuple):
     height: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
+@pytree
 class _Member:
     """The particles of a search; ``first`` ``(n,)`` int32 is the first row of their group, -1 for none."""
 
