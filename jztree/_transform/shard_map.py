@@ -22,13 +22,7 @@ from .._options import copy_config, is_config
 from ..particles import Index, check_devices
 from . import capacity, ragged
 from .agreement import check_same
-from .specs import (
-    axes_of,
-    called_by_name,
-    is_spec,
-    name_all_axes,
-    spec_of_each_leaf,
-)
+from .specs import axes_of, called_by_name, is_spec, name_all_axes, spec_of_each_leaf
 
 _FEW = 64  # largest number of shared values that are compared between processes
 # Time between two looks at the devices: a fraction of the time so far, and its limit. Most calls are over before the

@@ -24,14 +24,5 @@ from ._numbers import (
 )
 from ._positions import MAX_DIMS, check_alike, check_particles, check_positions, check_queries
 from ._properties import SUMS_ROUNDED, check_mass, check_one_a_particle, mass_faults, mass_rows, velocity_faults
-from ._radii import (
-    NO_LIMIT,
-    SPEC,
-    Radii,
-    as_ascending,
-    as_limit,
-    as_one_radius,
-    is_given,
-    rows_and_num,
-)
+from ._radii import NO_LIMIT, SPEC, Radii, as_ascending, as_limit, as_one_radius, is_given, rows_and_num
 from ._words import check_flag, check_word

@@ -36,14 +36,7 @@ from ..particles import (
 from ..tree import TreeHierarchy, corners_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import Clusters, dbscan
-from ._group_order import (
-    CATALOGUE_DIMS,
-    Groups,
-    config_of_groups,
-    group_and_catalogue,
-    groups_of,
-    particle_faults,
-)
+from ._group_order import CATALOGUE_DIMS, Groups, config_of_groups, group_and_catalogue, groups_of, particle_faults
 from ._group_order import sort_by_group as sort_by_group
 from ._lengths import check_lengths
 from ._phase_space import phase_space_groups, phase_space_labels

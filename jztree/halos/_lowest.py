@@ -11,16 +11,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import (
-    Kind,
-    check_box,
-    check_in_range,
-    check_particles,
-    check_range,
-    check_real,
-    flat,
-    mass_rows,
-)
+from ..arguments import Kind, check_box, check_in_range, check_particles, check_range, check_real, flat, mass_rows
 from ..data import FofCatalogue, PosMass, RankIdx
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import check_num, check_representable

@@ -12,15 +12,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._options import checked_config
-from ..arguments import (
-    Kind,
-    check_box,
-    check_one_a_particle,
-    check_particles,
-    flat,
-    known_integer,
-    row_fault,
-)
+from ..arguments import Kind, check_box, check_one_a_particle, check_particles, flat, known_integer, row_fault
 from ..config import KNNConfig, without_masses
 from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import InputParticles, Stage, opened, prepare_stage

@@ -24,14 +24,7 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from .._options import checked_config
 from .._transform.capacity import Capacity
-from ..arguments import (
-    check_box,
-    check_particles,
-    common_dtype,
-    exact_box_argument,
-    mass_faults,
-    mass_rows,
-)
+from ..arguments import check_box, check_particles, common_dtype, exact_box_argument, mass_faults, mass_rows
 from ..config import TreeConfig, leaf_size_of
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins

@@ -9,13 +9,7 @@ from numpy.typing import ArrayLike
 from jztree.fof import fof_labels
 
 from ..kdtree import PointSearch, padded
-from ._arguments import (
-    check_not_negative,
-    checked_angles,
-    checked_directions,
-    finite_numbers,
-    numbers_per_object,
-)
+from ._arguments import check_not_negative, checked_angles, checked_directions, finite_numbers, numbers_per_object
 from ._coordinates import chord_edges, unit_vectors
 
 

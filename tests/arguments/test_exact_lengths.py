@@ -19,14 +19,7 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, Pos, squeeze_catalogue
 from jztree.fof import dbscan, fof_and_catalogue, fof_labels
 from jztree.knn import knn
-from jztree.radius import (
-    count_within,
-    kernel_sums,
-    nearest_within,
-    neighbours_within,
-    pair_counts,
-    pairs_within,
-)
+from jztree.radius import count_within, kernel_sums, nearest_within, neighbours_within, pair_counts, pairs_within
 
 pytestmark = pytest.mark.emulated
 
