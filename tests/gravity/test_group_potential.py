@@ -205,6 +205,23 @@ def test_units_of_length(unit: float, x64: None) -> None:
     assert relative_errors(result[1], expected[1]) < 1e-3
 
 
+@pytest.mark.parametrize("n", [2, 200, pytest.param(2000, marks=pytest.mark.emulated)])
+@pytest.mark.parametrize("spline", [False, True])
+@pytest.mark.parametrize("extent", [0.0, 1e-17, 1e-25, 1e-250])
+@pytest.mark.parametrize("softening", [1.0, 1e200])
+def test_softening_much_longer_than_the_extent(
+    softening: float, extent: float, spline: bool, n: int, x64: None
+) -> None:
+    """Squares and higher powers of such lengths, in units of the extent, are outside the range of the numbers."""
+    pos = extent * uniform(n)
+    potential, acceleration = sums_of_groups(pos, np.ones(n), [n], softening, spline=spline, acceleration=True)
+    np.testing.assert_allclose(potential, (1 - n) / softening, rtol=1e-6)
+    # Inside the softening, the force is proportional to the distance.
+    stiffness = (32 / 3 / 2.8**3 if spline else 1) / softening / softening / softening
+    expected = n * stiffness * (pos.mean(axis=0) - pos)
+    np.testing.assert_allclose(acceleration, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("separation", [1e-3, 1e-9, 1e-14, 0.0])
 def test_tight_binaries(separation: float, x64: None) -> None:

@@ -13,6 +13,9 @@ namespace jztree {
 
 constexpr int64_t summed_directly = 512;  // the largest groups that are faster without a tree
 constexpr int64_t leaf_window = 12, fan_window = 4;
+// The extent of a group that determines its unit of length is at least this share of the softening, so that powers of
+// the softening are within the range of float32.
+constexpr double least_extent = 0x1p-20;
 
 template <int D>
 struct alignas(64) GravityNode {

@@ -63,7 +63,7 @@ class GroupTree {
     return {node.begin, node.end};
   }
 
-  // extent: of the images around the particles, or 0. parallel: null for one thread.
+  // length: the softening. extent: of the images around the particles, or 0. parallel: null for one thread.
   template <typename T>
   void build(const GroupParticles<D, T>& particles, int64_t begin, int64_t end, double length, bool wants_tree,
              double extent, const Parallel* parallel) {
@@ -74,7 +74,7 @@ class GroupTree {
     place.resize(at(n * D));
     weight.resize(at(n));
     planes.clear();
-    measure(source, n, extent, parallel);
+    measure(source, n, std::max(extent, least_extent * length), parallel);
     softening = length * length_factor;
     if (wants_tree) {
       sort(source, parallel);

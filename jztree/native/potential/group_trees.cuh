@@ -131,7 +131,7 @@ __global__ void make_frames(const __grid_constant__ GroupTrees<D> trees) {
   const int64_t part = thread_index();
   if (trees.owner(part, trees.rows_of_frame) < 0) return;
   const uint64_t* extreme = trees.extreme + part * trees.extremes;
-  double lower[D], upper[D], open[D] = {}, extent = 0;
+  double lower[D], upper[D], open[D] = {}, extent = least_extent * trees.softening[0];
   for (int d = 0; d < D; ++d) {
     lower[d] = number_of_rising_bits(extreme[d]);
     upper[d] = -number_of_rising_bits(extreme[D + d]);
