@@ -11,7 +11,8 @@ build := $(active) cmake --build --preset
 configure = @mkdir -p build demo && $(active) CUDAARCHS="$${CUDAARCHS:-native}" cmake --preset dev \
   --log-level=WARNING -DJZTREE_CUDA=$(or $(JZTREE_CUDA),$(if $(shell command -v nvidia-smi),AUTO,OFF)) \
   -DJZTREE_INSTRUCTION_SETS=$(or $(JZTREE_INSTRUCTION_SETS),NATIVE) -DJZTREE_WERROR=$(or $(JZTREE_WERROR),OFF) \
-  -DJZTREE_EMULATED_DIMS=$(or $(JZTREE_EMULATED_DIMS),8) >build/configure.log
+  -DJZTREE_EMULATED_DIMS=$(or $(JZTREE_EMULATED_DIMS),8) \
+  -DJZTREE_SANITIZED_SET=$(JZTREE_SANITIZED_SET) >build/configure.log
 # Run tests with the emulator's library $(1): those with one of the markers $(2), with the pytest arguments $(3).
 emulate = $(build) $(1) && JZTREE_INSTRUCTION_SET=cuda-$(1) $(pytest) $(3) -m "($(subst |, or ,$(2))) and not slow" \
   $$(grep -lE "mark\.($(2))\b" tests/*/test_*.py)
