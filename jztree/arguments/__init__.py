@@ -1,7 +1,7 @@
 """Validation of arguments: particles, boxes, lengths and radii, and their faults at run time."""
 
 from ._box import check_box, check_classes, exact_box_argument, no_box, sequence_of
-from ._faults import check_in_range, first_row, row_fault, rows_fault
+from ._faults import check_in_range, first_row, row_fault, rows_fault, value_of_row
 from ._flat import Kind, box_of, flat, one_length
 from ._lengths import check_length
 from ._numbers import (

@@ -39,7 +39,7 @@ def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault
         sentence: Contains ``{0}`` for the first row. The message ends with the number of bad rows if there are several.
     """
     several = sentence.removesuffix(".") + " ({1} such rows)."
-    return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
+    return comm.Fault(number, [first, number], f"{sentence}\n{several}")
 
 
 def check_in_range(
@@ -61,6 +61,12 @@ def check_in_range(
     row = first_row(out_of_range)
     advice = f"choose {units}, or switch on jax_enable_x64 and give {columns} in float64."
     return comm.check(0, row >= 0, [row], f"{quantity} is outside the range of {dtype}; {advice}")
+
+
+@functools.partial(jax.jit, inline=True)
+def value_of_row(values: jax.Array, row: jax.Array) -> jax.Array:
+    """Return the value of a row, or of the first one if ``row`` is negative; without values, ``row``."""
+    return values[jnp.maximum(row, 0)] if values.shape[0] else row
 
 
 def _marked_rows(marked: jax.Array, num: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:

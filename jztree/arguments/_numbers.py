@@ -1,5 +1,6 @@
 """Validation of numbers: their types, their range, and their text in messages."""
 
+import functools
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ def farthest_number(dtype: np.dtype[Any]) -> float:
     return 2.0**125 if dtype == jnp.float32 else 2.0**480
 
 
+@functools.partial(jax.jit, inline=True)
 def is_subnormal(value: jax.Array) -> jax.Array:
     """Return a mask of subnormal numbers. XLA treats them as 0, so the test inspects their bits."""
     kind = jnp.finfo(value.dtype)
@@ -55,6 +57,7 @@ def at_least_normal(length: jax.Array) -> jax.Array:
     return jnp.where(length >= 0, jnp.maximum(length, jnp.finfo(length.dtype).tiny), length)
 
 
+@functools.partial(jax.jit, inline=True)
 def in_order(value: jax.Array) -> jax.Array:
     """Map floats to integers of the same order, including subnormal numbers, which XLA treats as 0.
 
@@ -65,6 +68,7 @@ def in_order(value: jax.Array) -> jax.Array:
     return jnp.where(bits < 0, jnp.iinfo(kind).min - bits, bits)
 
 
+@functools.partial(jax.jit, inline=True)
 def is_length(value: jax.Array) -> jax.Array:
     """Return a mask of the numbers from 0 to infinity."""
     order = in_order(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import kernels
@@ -42,7 +44,8 @@ def check(num: ArrayLike, failed: Any, numbers: Sequence[Any], sentence: str) ->
 
     Args:
         num: int32 scalar.
-        failed: Whether to raise. If ``sentence`` has several lines, the number of the line to report, from 1 on.
+        failed: Whether to raise. If ``sentence`` has several lines, the number of the line to report, from 1 on; larger
+            numbers report the last line.
         numbers: int32 scalars. The numbers on the first rank that failed replace ``{0}``, ``{1}`` in ``sentence``.
         sentence: The message, or several, one per line. It must agree on all ranks.
 
@@ -64,10 +67,10 @@ def check_all(num: ArrayLike, faults: Sequence[Fault]) -> jax.Array:
     """
     if not faults:
         return kernels.as_num(num)
-    return check_and_gather(num, faults, jnp.zeros(0, jnp.int32))[0]
+    return check_and_gather(num, faults, np.zeros(0, np.int32))[0]
 
 
-def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
+def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: Any) -> tuple[jax.Array, Any]:
     """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of each rank.
 
     The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
@@ -76,11 +79,11 @@ def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: jax.Array) 
     _, ndev, _ = get_rank_info()
     lines: list[str] = []
     numbers: list[Any] = []
-    before: list[int] = []  # number of sentences before the first one of each fault
+    before: list[int] = [0]  # number of sentences before each fault, and in total
     for fault in faults:
-        before.append(len(lines))
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
         numbers += fault.numbers
+        before.append(len(lines))
     report = _first_failure([fault.failed for fault in faults], numbers, tuple(before))
     values = value[None]
     if ndev > 1:
@@ -99,7 +102,8 @@ def _first_failure(failed: list[Any], numbers: list[Any], before: tuple[int, ...
     """Return the number of the sentence to report, 0 for none, and its ``numbers``, int32."""
     numbers_of_sentences = [kernels.as_num(number) for number in failed]
     codes = [
-        jnp.where(number != 0, number + first, 0) for number, first in zip(numbers_of_sentences, before, strict=True)
+        jnp.where(number != 0, jnp.minimum(number + first, last), 0)
+        for number, (first, last) in zip(numbers_of_sentences, itertools.pairwise(before), strict=True)
     ]
     failed_sentence = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
     return [failed_sentence, *map(kernels.as_num, numbers)]
@@ -145,8 +149,15 @@ def require_capacity(num: int | jax.Array, needs: jax.Array, capacity: Capacity,
         advice: See `exchange`.
     """
     check_rows(capacity.rows, f"rows to be kept for {what}")
-    worst = jnp.argmax(needs)
     sentence = (
         f"rank {{2}} needs capacity for {{0}} rows of {what}, but has capacity for {{1}}; {advice} {capacity.mark()}"
     )
-    return kernels.check(num, needs[worst] > capacity.rows, [needs[worst], capacity.rows, worst], sentence)
+    is_too_large, need, worst = _worst_need(needs, capacity.rows)
+    return kernels.check(num, is_too_large, [need, capacity.rows, worst], sentence)
+
+
+@functools.partial(jax.jit, inline=True)
+def _worst_need(needs: jax.Array, rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return whether the largest need exceeds ``rows``, the need, and its rank."""
+    worst = jnp.argmax(needs)
+    return needs[worst] > rows, needs[worst], worst

@@ -1,5 +1,6 @@
 """Row counts over all ranks, which may not fit 32 bits, and the starts of segments."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,7 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     return quotient + (rank < low_remainder).astype(quotient.dtype), start
 
 
+@functools.partial(jax.jit, inline=True)
 def starts_of(counts: jax.Array) -> jax.Array:
     """Return the starts of consecutive segments with these lengths.
 

@@ -130,7 +130,8 @@ def exchange(
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, leaves[0].shape[0])
-    stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
+    if stats.recording():
+        stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
     settings = _Settings(capacity.rows, method, _chunk_rows(capacity.rows, kernels.row_words(leaves), chunk_rows), own)
     arrays = _exchanged(settings, jax.lax.stop_gradient(leaves), fills, filled, traffic, order, place)
@@ -179,7 +180,7 @@ def _exchanged(
     rank, ndev, _ = get_rank_info()
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
-    start, target, num_own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
+    start, target, num_own = _segments_of(traffic, rank)
     first_filled: Any = filled
     if filled is True:
         # Without places, received rows come first, and every one is written.
@@ -195,6 +196,12 @@ def _exchanged(
         ragged = _Ragged(route, place)
         arrays = _move(settings.method, dense, ragged, leaves, arrays)
     return arrays
+
+
+@functools.partial(jax.jit, inline=True)
+def _segments_of(traffic: Traffic, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the first row from this rank to itself, its place on arrival, and the number of such rows."""
+    return starts_of(traffic.sent)[rank], starts_of(traffic.received)[rank], traffic.sent[rank]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

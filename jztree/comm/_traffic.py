@@ -1,5 +1,6 @@
 """Row counts between ranks. No rank holds the full table, which has an entry for each pair of ranks."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -33,8 +34,16 @@ class Traffic(NamedTuple):
 def traffic_of(sent: jax.Array) -> Traffic:
     """Return the traffic if this rank sends ``sent`` rows to each rank, ``(r,)`` int32."""
     received = swap(sent)
-    max_rows = jnp.max(of_others(sent, get_rank_info()[0]))
-    totals = all_gather(jnp.stack([_total(sent), _total(received), max_rows]))
+    return _traffic(sent, received, all_gather(_totals(sent, received, get_rank_info()[0])))
+
+
+@functools.partial(jax.jit, inline=True)
+def _totals(sent: jax.Array, received: jax.Array, rank: jax.Array) -> jax.Array:
+    return jnp.stack([_total(sent), _total(received), jnp.max(of_others(sent, rank))])
+
+
+@functools.partial(jax.jit, inline=True)
+def _traffic(sent: jax.Array, received: jax.Array, totals: jax.Array) -> Traffic:
     return Traffic(sent, received, totals[:, 0], totals[:, 1], jnp.max(totals[:, 2]))
 
 

@@ -98,14 +98,16 @@ def call(
 
 
 def _as_array(value: Any) -> jax.Array:
+    if isinstance(value, np.ndarray):
+        return jax.device_put(value.copy())  # jnp.asarray compiles a program for each shape
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
 def _traced(kernel: Kernel, inputs: Sequence[Any], gradients: str) -> list[jax.Array]:
     """Run a kernel inside a transformation. Plain calls are faster without its rules for derivatives and mesh axes."""
-    # Under vmap over devices, JAX marks constants as varying, but not arrays that the trace computes.
+    # Under vmap over devices, JAX marks constants as varying, but not arrays that the trace computes, such as zeros.
     arrays = [
-        jnp.zeros_like(array) if isinstance(array, np.ndarray) and not array.size else _as_array(array)
+        jnp.zeros_like(array) if isinstance(array, np.ndarray) and not array.any() else jnp.asarray(array)
         for array in inputs
     ]
     stop = functools.partial(refusing, kernel.name) if gradients == "refused" else jax.lax.stop_gradient

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jax_ext import Exact
 from ._call import Continued, as_num, call, i32
@@ -69,7 +70,7 @@ def catalogue(
         trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``. All are means, except the
         mass. Without ``vel`` the last three are empty.
     """
-    none = jnp.zeros((0, straddling_words(pos.shape[1])), jnp.uint32)
+    none = np.zeros((0, straddling_words(pos.shape[1])), np.uint32)
     return catalogue_of_rank((pos, mass, vel), (ngroups, count, offset), box, none, 0)[1:]
 
 
@@ -80,9 +81,8 @@ def _grouped(
 ) -> tuple[Any, ...]:
     """Return particles and their groups as kernel arguments."""
     pos, mass, vel = particles
-    mass = jnp.zeros((0,), pos.dtype) if mass is None else mass
-    vel = jnp.zeros((0, pos.shape[1]), pos.dtype) if vel is None else vel
-    return (pos, mass, vel, box.words, *segments)
+    no_mass, no_vel = np.zeros((0,), pos.dtype), np.zeros((0, pos.shape[1]), pos.dtype)
+    return (pos, no_mass if mass is None else mass, no_vel if vel is None else vel, box.words, *segments)
 
 
 def group_parts(
@@ -263,7 +263,7 @@ def catalogue_of_rank(
     particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
     segments: tuple[jax.Array, jax.Array, jax.Array],
     box: Exact,
-    known: jax.Array,
+    known: ArrayLike,
     rank: int | jax.Array,
 ) -> tuple[jax.Array, ...]:
     """Compute the `catalogue` of the groups that begin on this rank, including their parts on other ranks.

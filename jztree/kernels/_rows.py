@@ -1,5 +1,6 @@
 """Kernels that move whole rows of any dtype."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,11 +122,21 @@ def place_rows(
     ``first_filled``. Before ``first_filled`` they stay uninitialised, and the caller must write them. An order is a
     list of rows, int32; None means all rows in their order.
     """
-    place = jnp.stack([as_num(start), as_num(target), as_num(count), as_num(first_filled)])
-    row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
+    place = _stacked([start, target, count, first_filled])
+    row = [_filled((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
     out = tuple(jax.ShapeDtypeStruct((capacity, *array.shape[1:]), array.dtype) for array in source)
     orders = listed(from_order), listed(to_order)
     return call("place_rows", out, *orders, place, *row, *source)
+
+
+def _filled(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
+    """Return an array of one value. Zeros are made on the host, because JAX compiles a program for each shape."""
+    return np.zeros(shape, dtype) if type(value) is int and value == 0 else jnp.full(shape, value, dtype)
+
+
+@functools.partial(jax.jit, inline=True)
+def _stacked(numbers: Sequence[Any]) -> jax.Array:
+    return jnp.stack(list(map(as_num, numbers)))
 
 
 def unwritten(like: jax.Array, rows: int) -> jax.Array:

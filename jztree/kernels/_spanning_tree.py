@@ -1,10 +1,11 @@
 """Kernels for minimum spanning trees, their clusters, and the peaks of a density."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..jax_ext import Exact
 from ._call import Tree, as_num, call, i32, listed, sizes
@@ -135,8 +136,8 @@ def _spanning_tree(
     def words(rows: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((rows, 2), jnp.uint32)
 
-    def real(values: jax.Array | None, *shape: int) -> jax.Array:
-        return jnp.zeros(shape, dtype) if values is None else values
+    def real(values: jax.Array | None, *shape: int) -> Any:
+        return np.zeros(shape, dtype) if values is None else values
 
     dims = tree.posz.shape[1]
     length = jax.ShapeDtypeStruct((edges,), dtype)
@@ -245,12 +246,18 @@ def sort_words(words: list[jax.Array], num: int | jax.Array) -> jax.Array:
         words: Arrays ``(m,)`` int32 or uint32, the most significant first. Integers must not be negative.
         num: int32 scalar, the number of rows to sort.
     """
+    return call("sort_words", i32(words[0].shape[0]), _even_columns(words), as_num(num))
+
+
+@functools.partial(jax.jit, inline=True)
+def _even_columns(words: list[jax.Array]) -> jax.Array:
     columns = [word.astype(jnp.uint32) for word in words]
     if len(columns) % 2:
         columns.append(jnp.zeros_like(columns[0]))
-    return call("sort_words", i32(columns[0].shape[0]), jnp.stack(columns, axis=1), as_num(num))
+    return jnp.stack(columns, axis=1)
 
 
+@functools.partial(jax.jit, inline=True)
 def descending_words(levels: jax.Array) -> list[jax.Array]:
     """Return words ``(n,)`` uint32 by which `sort_words` orders floats ``(n,)`` from the highest to the lowest."""
     words = jax.lax.bitcast_convert_type(levels, jnp.uint32).reshape(len(levels), levels.dtype.itemsize // 4)

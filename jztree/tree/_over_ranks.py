@@ -286,7 +286,12 @@ def sort_equally(unsorted: InputParticles, domain: Domain) -> SortedRange:
 
 def rows_of_rank(n: int) -> RankIdx:
     """Return the origin (rank and row) of this rank's ``n`` rows."""
-    return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
+    return _rows_of(comm.get_rank_info()[0], n)
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _rows_of(rank: jax.Array, n: int) -> RankIdx:
+    return RankIdx(jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32))
 
 
 def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:

@@ -133,9 +133,9 @@ def _as_floats(gathered: jax.Array, dtype: np.dtype[Any]) -> list[tuple[jax.Arra
     return [(number(~not_lower), number(upper)) for upper, not_lower in (joined[:, 0], joined.max(axis=1))]
 
 
-def is_bad_num(pos: Any, num: ArrayLike) -> jax.Array:
+def is_bad_num(pos: Any, num: ArrayLike) -> bool | jax.Array:
     """Return whether ``num`` is not a valid number of particles in the rows of ``pos``."""
-    return _is_outside(num, pos.shape[0])
+    return not 0 <= num <= pos.shape[0] if isinstance(num, int) else _is_outside(num, pos.shape[0])
 
 
 @functools.partial(jax.jit, static_argnames="rows", inline=True)
