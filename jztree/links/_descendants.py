@@ -10,6 +10,7 @@ Scores: V. Rodriguez-Gomez et al. 2015, MNRAS 449, 49; V. Springel et al. 2005, 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -106,6 +107,7 @@ def _exchanged(columns: list[jax.Array], to_rank: jax.Array, name: str) -> tuple
     return comm.exchange_by_rank(columns, to_rank, n, capacity, what="particles of subhaloes", name=name)
 
 
+@functools.partial(jax.jit, inline=True)
 def _owner(subhalo: jax.Array, rows: int) -> jax.Array:
     """Return the rank that has the row of each subhalo, -1 for none."""
     return jnp.where(subhalo >= 0, subhalo // rows, -1)
@@ -113,12 +115,21 @@ def _owner(subhalo: jax.Array, rows: int) -> jax.Array:
 
 def _binding_ranks(part: CheckedMembers, rows: int, weights: Weights) -> jax.Array:
     """Return the rank of each particle in its subhalo, ``(n,)`` int32 from 1; 0 for particles without weight."""
-    low, high = part.id[:, 0], part.id[:, 1]
+    keys, count, route = _exchanged(_binding_keys(part), _owner(part.subhalo, rows), "subhaloes")
+    rank = _ranks_of_order(keys[0], kernels.sort_words(keys, count), count, weights)
+    return comm.send_back(rank, route)
+
+
+@functools.partial(jax.jit, inline=True)
+def _binding_keys(part: CheckedMembers) -> list[jax.Array]:
+    """Return words that order particles by subhalo, energy and identifier."""
     ascending = [~word for word in kernels.descending_words(part.energy)]
-    columns = [part.subhalo, *ascending, high, low]
-    keys, count, route = _exchanged(columns, _owner(part.subhalo, rows), "subhaloes")
-    order = kernels.sort_words(keys, count)
-    subhalo = keys[0][order]
+    return [part.subhalo, *ascending, part.id[:, 1], part.id[:, 0]]
+
+
+@functools.partial(jax.jit, static_argnames="weights", inline=True)
+def _ranks_of_order(subhalo: jax.Array, order: jax.Array, count: jax.Array, weights: Weights) -> jax.Array:
+    subhalo = subhalo[order]
     place = jnp.arange(order.shape[0], dtype=jnp.int32)
     begins = _differs(subhalo)
     rank = place - jax.lax.cummax(jnp.where(begins, place, 0)) + 1
@@ -126,9 +137,10 @@ def _binding_ranks(part: CheckedMembers, rows: int, weights: Weights) -> jax.Arr
         ends = jnp.append(begins[1:], True) | (place == count - 1)
         size = jax.lax.cummin(jnp.where(ends, place, place.shape[0]), reverse=True) - place + rank
         rank = jnp.where(rank <= (size + 1) // 2, rank, 0)
-    return comm.send_back(jnp.zeros_like(rank).at[order].set(rank, unique_indices=True), route)
+    return jnp.zeros_like(rank).at[order].set(rank, unique_indices=True)
 
 
+@functools.partial(jax.jit, inline=True)
 def _differs(*columns: jax.Array) -> jax.Array:
     """Return whether each row differs from the one before; the first row does."""
     changed = [jnp.append(jnp.ones(min(len(column), 1), bool), column[1:] != column[:-1]) for column in columns]
@@ -142,36 +154,65 @@ def _common_particles(
 
     Each array is ``(m,)`` int32. Rows of other particles have subhalo -1.
     """
+    columns, to_rank = _both_outputs(part, later, rank, comm.num_ranks())
+    (low, high, subhalo, rank), count, _ = _exchanged(columns, to_rank, "links")
+    order = kernels.sort_words([high, low, _is_later(rank)], count)
+    low, high, subhalo, rank = (kernels.gather_rows(column, order) for column in (low, high, subhalo, rank))
+    is_match, *copies = _matches(low, high, rank, count)
+    faults = [
+        comm.Fault(number > 0, [number], _REPEATED % name)
+        for name, number_here in zip(("part", "later"), copies, strict=True)
+        for number in [comm.wide_sum(number_here).clipped()]
+    ]
+    return *_matched(is_match, subhalo, comm.check_all(count, faults)), rank
+
+
+@functools.partial(jax.jit, static_argnames="ndev", inline=True)
+def _both_outputs(
+    part: CheckedMembers, later: CheckedMembers, rank: jax.Array, ndev: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """Return the words, subhaloes and ranks of the particles of both outputs, and the rank of the mesh of each."""
     words = jnp.concatenate([part.id, later.id])
     subhalo = jnp.concatenate([jnp.where(rank > 0, part.subhalo, -1), later.subhalo])
     rank = jnp.concatenate([rank, jnp.full(later.subhalo.shape, -1, jnp.int32)])
     is_particle = [jnp.arange(len(side.subhalo), dtype=jnp.int32) < side.num for side in (part, later)]
-    to_rank = jnp.where(jnp.concatenate(is_particle), _rank_of_id(words), -1)
-    (low, high, subhalo, rank), count, _ = _exchanged([words[:, 0], words[:, 1], subhalo, rank], to_rank, "links")
-    order = kernels.sort_words([high, low, (rank < 0).astype(jnp.int32)], count)
-    low, high, subhalo, rank = (kernels.gather_rows(column, order) for column in (low, high, subhalo, rank))
-    is_used = jnp.arange(order.shape[0], dtype=jnp.int32) < count
+    to_rank = jnp.where(jnp.concatenate(is_particle), _rank_of_id(words, ndev), -1)
+    return [words[:, 0], words[:, 1], subhalo, rank], to_rank
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_later(rank: jax.Array) -> jax.Array:
+    return (rank < 0).astype(jnp.int32)
+
+
+@functools.partial(jax.jit, inline=True)
+def _matches(
+    low: jax.Array, high: jax.Array, rank: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return which sorted rows are common particles, and the numbers of repeated identifiers of both outputs."""
+    is_used = jnp.arange(len(rank), dtype=jnp.int32) < count
     repeats = ~_differs(low, high) & is_used
     is_later = rank < 0
-    is_match = jnp.append(repeats[1:] & is_later[1:] & ~is_later[:-1], jnp.zeros(min(len(order), 1), bool))
+    is_match = jnp.append(repeats[1:] & is_later[1:] & ~is_later[:-1], jnp.zeros(min(len(rank), 1), bool))
     copies = repeats & ~jnp.roll(is_match, 1)
-    faults = [
-        comm.Fault(number > 0, [number], _REPEATED % name)
-        for name, is_side in (("part", ~is_later), ("later", is_later))
-        for number in [comm.wide_sum(jnp.sum(copies & is_side, dtype=jnp.int32)).clipped()]
-    ]
-    is_match = is_match & (comm.check_all(count, faults) >= 0)
+    earlier_copies, later_copies = (jnp.sum(copies & is_side, dtype=jnp.int32) for is_side in (~is_later, is_later))
+    return is_match, earlier_copies, later_copies
+
+
+@functools.partial(jax.jit, inline=True)
+def _matched(is_match: jax.Array, subhalo: jax.Array, checked: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the subhalo, -1 if it has no common particle, and the later subhalo of each row."""
     descendant = jnp.roll(subhalo, -1)
-    return jnp.where(is_match & (descendant >= 0), subhalo, -1), descendant, rank
+    return jnp.where(is_match & (checked >= 0) & (descendant >= 0), subhalo, -1), descendant
 
 
-def _rank_of_id(words: jax.Array) -> jax.Array:
+def _rank_of_id(words: jax.Array, ndev: int) -> jax.Array:
     """Return a rank for each identifier, ``(n,)`` int32, by a hash (the last step of MurmurHash3)."""
     bits = words[:, 0] ^ (words[:, 1] * jnp.uint32(0x9E3779B1))
     for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
         bits = (bits ^ (bits >> 16)) * jnp.uint32(factor)
         bits = bits ^ (bits >> shift)
-    return (bits % jnp.uint32(comm.num_ranks())).astype(jnp.int32)
+    return (bits % jnp.uint32(ndev)).astype(jnp.int32)
 
 
 def _best_links(subhalo: jax.Array, descendant: jax.Array, rank: jax.Array, rows: int, weights: Weights) -> Descendants:
@@ -179,26 +220,52 @@ def _best_links(subhalo: jax.Array, descendant: jax.Array, rank: jax.Array, rows
     columns, count, _ = _exchanged([subhalo, descendant, rank], _owner(subhalo, rows), "common")
     order = kernels.sort_words(columns, count)
     subhalo, descendant, rank = (kernels.gather_rows(column, order) for column in columns)
-    place = jnp.arange(order.shape[0], dtype=jnp.int32)
-    begins = _differs(subhalo, descendant) & (place < count)
-    number = jnp.cumsum(begins, dtype=jnp.int32) - 1
+    is_used, starts = _starts_of_lists(subhalo, descendant, count)
     # A list has the common particles of one pair of subhaloes. Their float32 weights are added in float64.
     exponent = -1.0 if weights == "sublink" else -2.0 / 3.0
-    weight = jnp.where(place < count, jnp.maximum(rank, 1).astype(jnp.float32) ** exponent, 0)
-    starts = (
-        jnp.full(len(order) + 1, count, jnp.int32).at[jnp.where(begins, number, len(order) + 1)].set(place, mode="drop")
-    )
+    weight = jnp.where(is_used, jnp.maximum(rank, 1).astype(jnp.float32) ** exponent, 0)
     score = kernels.reduce_lists("sum", weight, starts)
-    first = jnp.minimum(starts[:-1], max(len(order) - 1, 0))
-    row = jnp.where(starts[:-1] < count, subhalo[first] - comm.get_rank_info()[0] * rows, rows)
-    lists = jnp.zeros(rows, jnp.int32).at[row].add(1, mode="drop")
-    splits = jnp.append(0, jnp.cumsum(lists, dtype=jnp.int32))
+    first, row, splits = _lists_of_rows(subhalo, starts, count, comm.get_rank_info()[0], rows)
     best = kernels.reduce_lists("max", score, splits)
+    smallest = kernels.reduce_lists("min", _candidates(score, best, row, descendant, first), splits)
+    return _links(splits, smallest, best)
+
+
+@functools.partial(jax.jit, inline=True)
+def _starts_of_lists(subhalo: jax.Array, descendant: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return which rows are used, and the first row of each pair of subhaloes, ``count`` after the last pair."""
+    n = len(subhalo)
+    place = jnp.arange(n, dtype=jnp.int32)
+    begins = _differs(subhalo, descendant) & (place < count)
+    number = jnp.cumsum(begins, dtype=jnp.int32) - 1
+    starts = jnp.full(n + 1, count, jnp.int32).at[jnp.where(begins, number, n + 1)].set(place, mode="drop")
+    return place < count, starts
+
+
+@functools.partial(jax.jit, static_argnames="rows", inline=True)
+def _lists_of_rows(
+    subhalo: jax.Array, starts: jax.Array, count: jax.Array, rank: jax.Array, rows: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the first particle and the row of each pair of subhaloes, and the first pair of each row."""
+    first = jnp.minimum(starts[:-1], max(len(subhalo) - 1, 0))
+    row = jnp.where(starts[:-1] < count, subhalo[first] - rank * rows, rows)
+    lists = jnp.zeros(rows, jnp.int32).at[row].add(1, mode="drop")
+    return first, row, jnp.append(0, jnp.cumsum(lists, dtype=jnp.int32))
+
+
+@functools.partial(jax.jit, inline=True)
+def _candidates(
+    score: jax.Array, best: jax.Array, row: jax.Array, descendant: jax.Array, first: jax.Array
+) -> jax.Array:
+    """Return the later subhalo of each pair with the best score of its row."""
     is_best = score == best.at[row].get(mode="fill", fill_value=-1)
-    candidates = jnp.where(is_best, descendant[first], jnp.iinfo(jnp.int32).max)
-    smallest = kernels.reduce_lists("min", candidates, splits)
-    linked = lists > 0
-    return Descendants(jnp.where(linked, smallest, -1), jnp.where(linked, best, 0), jnp.zeros(rows, bool))
+    return jnp.where(is_best, descendant[first], jnp.iinfo(jnp.int32).max)
+
+
+@functools.partial(jax.jit, inline=True)
+def _links(splits: jax.Array, smallest: jax.Array, best: jax.Array) -> Descendants:
+    linked = splits[1:] > splits[:-1]
+    return Descendants(jnp.where(linked, smallest, -1), jnp.where(linked, best, 0), jnp.zeros(linked.shape, bool))
 
 
 @with_twins({"links": P(-1), "later_links": P(-1), "skipping_links": P(-1)}, P(-1))

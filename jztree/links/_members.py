@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -55,13 +56,21 @@ def with_words(members: Any, name: str) -> SubhaloMembers:
             f"id of {name} must be integers of the shape of subhalo, {shape}, or two uint32 words each, not "
             f"{ids.dtype} of shape {np.shape(ids)}."
         )
-    xp: Any = jnp if isinstance(ids, jax.Array) else np
+    return replace(members, id=_words_of_array(ids) if isinstance(ids, jax.Array) else _words(ids, np))
+
+
+def _words(ids: Any, xp: Any) -> Any:
     low = ids.astype(xp.uint32)
     if ids.dtype.itemsize > 4:
         high = (ids >> 32).astype(xp.uint32)
     else:  # the sign is in all higher bits
         high = xp.where(ids < 0, xp.uint32(0xFFFFFFFF), xp.uint32(0))
-    return replace(members, id=xp.stack([low, high], axis=-1))
+    return xp.stack([low, high], axis=-1)
+
+
+@functools.partial(jax.jit, inline=True)
+def _words_of_array(ids: jax.Array) -> Any:
+    return _words(ids, jnp)
 
 
 class CheckedMembers(NamedTuple):
@@ -90,14 +99,26 @@ def check_members(members: Any, name: str, num_subhaloes: int | None = None) -> 
         )
     num = _check_num(members, f"num of {name}")
     largest = 2**31 - 2 if num_subhaloes is None else num_subhaloes - 1
-    subhalo = _as_int32(jnp.asarray(members.subhalo))
-    faults = [row_fault((subhalo < -1) | (subhalo > largest), num, _NO_SUBHALO % (name, largest))]
-    subhalo = jnp.where(jnp.arange(len(subhalo), dtype=jnp.int32) < num, subhalo, -1)
+    subhalo, is_bad = _checked_subhaloes(jnp.asarray(members.subhalo), num, largest)
+    faults = [row_fault(is_bad, num, _NO_SUBHALO % (name, largest))]
     energy = jnp.zeros(subhalo.shape, jnp.float32)
     if num_subhaloes is not None:
         energy = _check_energy(members.energy, subhalo.shape, f"energy of {name}")
-        faults.append(row_fault(jnp.isnan(energy) & (subhalo >= 0), num, _NAN % name))
+        faults.append(row_fault(_are_nan(energy, subhalo), num, _NAN % name))
     return CheckedMembers(jnp.asarray(members.id), subhalo, energy, num), faults
+
+
+@functools.partial(jax.jit, inline=True)
+def _checked_subhaloes(subhalo: jax.Array, num: jax.Array, largest: int) -> tuple[jax.Array, jax.Array]:
+    """Return subhaloes as int32, -1 from ``num`` on, and a mask of invalid subhaloes."""
+    subhalo = _as_int32(subhalo)
+    is_used = jnp.arange(len(subhalo), dtype=jnp.int32) < num
+    return jnp.where(is_used, subhalo, -1), (subhalo < -1) | (subhalo > largest)
+
+
+@functools.partial(jax.jit, inline=True)
+def _are_nan(energy: jax.Array, subhalo: jax.Array) -> jax.Array:
+    return jnp.isnan(energy) & (subhalo >= 0)
 
 
 def _check_energy(energy: Any, shape: tuple[int, ...], name: str) -> jax.Array:
