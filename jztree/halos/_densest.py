@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -111,20 +112,18 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
         return [jnp.zeros((catalogue_rows, *column.shape[1:]), column.dtype) for column in columns]
     ends = ends_of(cata, num)
     group = groups_of_rows(cata, num, ends, n)
-    nan = jnp.isnan(columns[0]) & (group <= catalogue_rows)
-    checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
+    has_nan, nan_row = _first_nan(columns[0], group, catalogue_rows)
+    checked = comm.check(num, has_nan, [nan_row], _NAN_DENSITY)
     checked = check_groups(cata, checked, ends, group)
     row = comm.after(_densest_rows(group, columns[0], catalogue_rows + 1), checked)
-    values = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
+    values = _rows_or_zeros(columns, row)
     return [of_groups(cata, column) for column in _joined(ends, values)]
 
 
 def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     """Gather from each device its number of particles, and how many particles of its last group are elsewhere."""
-    used, count, offset = used_rows(cata), jnp.asarray(cata.count), jnp.asarray(cata.offset)
-    last = jnp.argmax(jnp.where(used, offset, -1))
-    elsewhere = jnp.where(used.any(), count[last] - (num - offset[last]), -1)
-    nums, elsewhere = comm.all_gather(jnp.stack([num, jnp.asarray(elsewhere, jnp.int32)])).T
+    last, num_and_elsewhere = _last_group(used_rows(cata), cata.count, cata.offset, num)
+    nums, elsewhere = comm.all_gather(num_and_elsewhere).T
 
     def head(remaining: jax.Array, device: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         share = jnp.minimum(remaining, device[0])
@@ -134,22 +133,37 @@ def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     return Ends(last, heads, elsewhere >= 0)
 
 
+@functools.partial(jax.jit, inline=True)
+def _last_group(used: jax.Array, count: jax.Array, offset: jax.Array, num: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the row of the last group of this device; ``num`` and the number of its particles on other devices."""
+    last = jnp.argmax(jnp.where(used, offset, -1))
+    elsewhere = jnp.where(used.any(), count[last] - (num - offset[last]), -1)
+    return last, jnp.stack([num, jnp.asarray(elsewhere, jnp.int32)])
+
+
 def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> jax.Array:
     """Return ``(n,)`` int32: the catalogue row of each particle's group.
 
     It is ``g`` for the group that the devices before began, and ``g + 1`` for particles in no group.
     """
-    catalogue_rows, rows = np.shape(cata.count)[0], jnp.arange(n, dtype=jnp.int32)
-    first = jnp.where(used_rows(cata), cata.offset, n)
+    return _groups_of_rows(used_rows(cata), cata.count, cata.offset, num, ends.heads[comm.get_rank_info()[0]], n)
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _groups_of_rows(
+    used: jax.Array, count: jax.Array, offset: jax.Array, num: jax.Array, head: jax.Array, n: int
+) -> jax.Array:
+    catalogue_rows, rows = len(count), jnp.arange(n, dtype=jnp.int32)
+    first = jnp.where(used, offset, n)
     begun = jnp.full(n, -1, jnp.int32).at[first].set(jnp.arange(catalogue_rows, dtype=jnp.int32), mode="drop")
     start = jax.lax.cummax(jnp.where(begun >= 0, rows, -1))
     group = begun[start]
-    inside = (rows - start < jnp.asarray(cata.count)[group]) & (rows < num)
-    rank, _, _ = comm.get_rank_info()
-    outside = jnp.where(rows < ends.heads[rank], catalogue_rows, catalogue_rows + 1)
+    inside = (rows - start < count[group]) & (rows < num)
+    outside = jnp.where(rows < head, catalogue_rows, catalogue_rows + 1)
     return jnp.where((start >= 0) & inside, group, outside)
 
 
+@functools.partial(jax.jit, static_argnames="groups", inline=True)
 def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Array:
     """Return ``(groups,)`` int32, the first row of the largest density in each group; ``n`` for an empty group."""
     n, density = group.shape[0], jax.lax.stop_gradient(density)  # a row has no derivative
@@ -160,11 +174,35 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
 
 def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array) -> jax.Array:
     """Return ``num``, or raise on every device if a group is not among the particles."""
-    catalogue_rows = np.shape(cata.count)[0]
-    may_go_on = (jnp.arange(catalogue_rows, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
-    misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
-    failed = (misses & used_rows(cata)).any() | is_bad_num(group, num)
-    return comm.check(num, failed, [], _OTHER_PARTICLES)
+    misses = _misses(used_rows(cata), cata.count, cata.offset, num, ends.last, comm.num_ranks() > 1)
+    return comm.check_all(num, [comm.Fault(fault, [], _OTHER_PARTICLES) for fault in (misses, is_bad_num(group, num))])
+
+
+@functools.partial(jax.jit, inline=True)
+def _misses(
+    used: jax.Array, count: jax.Array, offset: jax.Array, num: jax.Array, last: jax.Array, may_continue: bool
+) -> jax.Array:
+    """Return whether a group is not among the particles; the last one may continue on other devices."""
+    continues = (jnp.arange(len(count), dtype=last.dtype) == last) & may_continue
+    misses = (offset < 0) | (offset >= num) | ((count > num - offset) & ~continues)
+    return (misses & used).any()
+
+
+@functools.partial(jax.jit, inline=True)
+def _first_nan(density: jax.Array, group: jax.Array, catalogue_rows: int) -> tuple[jax.Array, jax.Array]:
+    """Return whether a density of a particle in a group is NaN, and the first such row."""
+    is_nan = jnp.isnan(density) & (group <= catalogue_rows)
+    return is_nan.any(), jnp.argmax(is_nan)
+
+
+@functools.partial(jax.jit, inline=True)
+def _rows_or_zeros(columns: list[jax.Array], row: jax.Array) -> list[jax.Array]:
+    return [column.at[row].get(mode="fill", fill_value=0) for column in columns]
+
+
+@functools.partial(jax.jit, inline=True)
+def _without_last(columns: list[jax.Array]) -> list[jax.Array]:
+    return [column[:-1] for column in columns]
 
 
 def _joined(ends: Ends, values: list[jax.Array]) -> list[jax.Array]:
@@ -177,7 +215,7 @@ def _joined(ends: Ends, values: list[jax.Array]) -> list[jax.Array]:
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev == 1:
-        return [column[:-1] for column in values]
+        return _without_last(values)
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in values])]
     begins = ends.begins.astype(jnp.int32)
     before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices before this one that begin a group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from ..data import FofCatalogue, PosMass, RankIdx
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import check_num, check_representable
 from ._densest import Ends, densest_particle
-from ._rows import of_groups
+from ._rows import of_groups, used_rows
 from ._whole_groups import whole_groups
 
 _MAX_DIMS = 4
@@ -139,18 +140,28 @@ def _find(
     segments = groups.ngroups, groups.count, groups.offset
     pos, mass = groups.columns
     row, potential = kernels.lowest_potential(pos, mass, segments, softening, box)
-    return _Found(groups.rank[row], jnp.where(row >= 0, groups.row[row], n), potential), groups.ends
+    rank, row_here = _origins(groups.rank, groups.row, row, n)
+    return _Found(rank, row_here, potential), groups.ends
 
 
 def _marks(lowest: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
     """Return ``(n,)``: 1 at this device's rows that were found for groups of any device, 0 elsewhere."""
     rank, ndev, _ = comm.get_rank_info()
-    marks = jnp.zeros((n,), jnp.float32)
-    is_of_rank = of_groups(cata, (lowest.rank == rank).astype(jnp.int32)) > 0
-    marks = marks.at[jnp.where(is_of_rank, lowest.row, n)].set(1, mode="drop")
+    marks = _marked_rows(used_rows(cata) & (lowest.rank == rank), lowest.row, n)
     if ndev == 1:
         return marks
     # A group that continues on other devices is the last of its device.
     pairs = comm.all_gather(jnp.stack([lowest.rank[ends.last], lowest.row[ends.last]]))
     used = comm.all_gather(jnp.asarray(cata.ngroups, jnp.int32) > 0)
     return marks.at[jnp.where(used & (pairs[:, 0] == rank), pairs[:, 1], n)].set(1, mode="drop")
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _marked_rows(is_marked: jax.Array, row: jax.Array, n: int) -> jax.Array:
+    return jnp.zeros((n,), jnp.float32).at[jnp.where(is_marked, row, n)].set(1, mode="drop")
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _origins(ranks: jax.Array, rows: jax.Array, row: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """Return the rank and the row, or ``n`` if ``row`` is -1, of each ``row`` of whole groups."""
+    return ranks[row], jnp.where(row >= 0, rows[row], n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -287,12 +288,20 @@ def _positive_root(values: jax.Array) -> jax.Array:
 
 def used_rows(cata: Rows) -> jax.Array:
     """Return a mask of the catalogue rows that hold groups."""
-    ngroups = jnp.asarray(cata.ngroups, jnp.int32)
-    rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
+    return _are_used(jnp.asarray(cata.ngroups, jnp.int32), np.shape(cata.count)[-1])
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _are_used(ngroups: jax.Array, n: int) -> jax.Array:
+    rows = jnp.arange(n, dtype=jnp.int32)
     return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 
 
 def of_groups(cata: Rows, values: jax.Array) -> jax.Array:
     """Return ``values`` with zeros in the rows that hold no group."""
-    used = used_rows(cata)
+    return _zeroed(used_rows(cata), values)
+
+
+@functools.partial(jax.jit, inline=True)
+def _zeroed(used: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.where(used.reshape(used.shape + (1,) * (values.ndim - used.ndim)), values, jnp.zeros((), values.dtype))
