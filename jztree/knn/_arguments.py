@@ -1,5 +1,6 @@
 """The arguments of a search, and the choice of its sources."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -165,10 +166,15 @@ def rows_by_mask(mask: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.
         The marked rows among the first ``num``, in order, then all other rows, ``(n,)`` int32; and the number of marked
         rows.
     """
-    rows = jnp.arange(mask.shape[0], dtype=jnp.int32)
-    kind = jnp.where(jnp.asarray(mask).astype(bool) & (rows < num), 0, 1)
-    order, count = kernels.group_by_rank(kind.astype(jnp.int32), rows.shape[0], 2)
+    order, count = kernels.group_by_rank(_is_left_out(mask, num), mask.shape[0], 2)
     return order, count[0]
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_left_out(mask: jax.Array, num: int | jax.Array) -> jax.Array:
+    """Return 0 for the marked rows among the first ``num``, 1 for others, ``(n,)`` int32."""
+    rows = jnp.arange(mask.shape[0], dtype=jnp.int32)
+    return jnp.where(mask.astype(bool) & (rows < num), 0, 1).astype(jnp.int32)
 
 
 def drop_self(is_own: jax.Array, columns: Any) -> Any:

@@ -7,6 +7,7 @@ coordinates are equal and their difference is 0, so distances are bitwise the sa
 On one device, particles are sorted by layer first, so that a leaf contains one set, or a few small sets.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
+from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault, value_of_row
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
 from ..particles import Particles, check_representable, get_pos, num_rows
@@ -137,7 +138,7 @@ def place_in_layers(
     # Collectives must run in sequence: merge the checks into one.
     nums = comm.after(nums, jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32))
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
-    last_layer = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
+    last_layer = _last_layer(spacing, most)
     faults = [
         fault
         for numbers in zip(batches, nums, ("batch", "query_batch"), strict=False)
@@ -152,20 +153,38 @@ def place_in_layers(
 
 
 def _layered(part: Particles | ArrayLike, pos: jax.Array, batch: ArrayLike | None, spacing: jax.Array) -> Layered:
-    batch = jnp.asarray(batch)
+    return Layered(_with_layer(pos, jnp.asarray(batch), spacing), part, getattr(part, "num", None))
+
+
+@functools.partial(jax.jit, inline=True)
+def _with_layer(pos: jax.Array, batch: jax.Array, spacing: jax.Array) -> jax.Array:
     # If there is no space even for two adjacent layers, the coordinate of the second would overflow.
     layer = jnp.where(batch == 0, 0, batch.astype(pos.dtype) * spacing)
-    return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
+    return jnp.concatenate([pos, layer[:, None]], axis=1)
 
 
 def _spacing(positions: Sequence[jax.Array], nums: Sequence[jax.Array], box: Exact) -> jax.Array:
     """Return the distance between layers, a scalar. Values that are not finite raise when particles are sorted."""
     bounds = [kernels.bounds(pos, num)[:2] for pos, num in zip(positions, nums, strict=True)]
+    ends = comm.all_max(_ends(bounds))
+    return _spacing_of(jax.lax.stop_gradient((ends, jnp.asarray(exact_to_float(box), ends.dtype))))
+
+
+@functools.partial(jax.jit, inline=True)
+def _ends(bounds: list[list[jax.Array]]) -> jax.Array:
     lower, upper = (jnp.stack(corners) for corners in zip(*bounds, strict=True))
-    ends = comm.all_max(jnp.stack([-lower.min(axis=0), upper.max(axis=0)]))
-    period = jnp.asarray(exact_to_float(box), ends.dtype)
-    farthest = jnp.sum(jnp.where(period > 0, period / 2, ends[0] + ends[1]))
-    return 2 * _power_above(jax.lax.stop_gradient(farthest))
+    return jnp.stack([-lower.min(axis=0), upper.max(axis=0)])
+
+
+@functools.partial(jax.jit, inline=True)
+def _spacing_of(ends_and_period: tuple[jax.Array, jax.Array]) -> jax.Array:
+    ends, period = ends_and_period
+    return 2 * _power_above(jnp.sum(jnp.where(period > 0, period / 2, ends[0] + ends[1])))
+
+
+@functools.partial(jax.jit, static_argnames="limit", inline=True)
+def _last_layer(spacing: jax.Array, limit: int) -> jax.Array:
+    return jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, limit).astype(jnp.int32)
 
 
 def _faults(
@@ -174,26 +193,40 @@ def _faults(
     """Report batch numbers that are invalid or above ``last_layer``, the last layer with valid coordinates."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
-    used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
-    far = first_row(used & (batch > jnp.minimum(last_layer, last).astype(batch.dtype)))
-    number = batch[jnp.maximum(far, 0)] if batch.shape[0] else far
+    is_far, is_bad = _invalid_batches(batch, num, last_layer, last)
+    far = first_row(is_far)
     return [
-        row_fault(used & ((batch < 0) | (batch > last)), None, _BAD_BATCH % (name, most)),
-        comm.Fault(far >= 0, [far, number, last_layer], _TOO_WIDE % (name, dtype.name)),
+        row_fault(is_bad, None, _BAD_BATCH % (name, most)),
+        comm.Fault(far >= 0, [far, value_of_row(batch, far), last_layer], _TOO_WIDE % (name, dtype.name)),
     ]
+
+
+@functools.partial(jax.jit, static_argnames="last", inline=True)
+def _invalid_batches(batch: jax.Array, num: jax.Array, last_layer: jax.Array, last: int) -> tuple[jax.Array, jax.Array]:
+    """Return which batches are above ``last_layer``, and which are not from 0 to ``last``."""
+    used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
+    is_far = used & (batch > jnp.minimum(last_layer, last).astype(batch.dtype))
+    return is_far, used & ((batch < 0) | (batch > last))
+
+
+@functools.partial(jax.jit, inline=True)
+def _in_first_word(number: jax.Array, box: jax.Array) -> jax.Array:
+    """Return ``number`` as exact words, in the form of ``box``."""
+    return jnp.zeros(box.shape[-1], box.dtype).at[0].set(number.astype(box.dtype))
 
 
 def _limited_to(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
     """Return ``limit``, or ``half`` if that is smaller or there is no limit."""
-    least = jnp.zeros(box.shape[-1], box.dtype).at[0].set(half.astype(box.dtype))
+    half_words = _in_first_word(half, box)
     if not limit.given():
-        return Radii(Exact(least), None)
+        return Radii(Exact(half_words), None)
     words = jnp.asarray(limit.words().words)
     nearer = jnp.asarray(exact_to_float(limit.words())) < half
-    words = jnp.where(nearer[..., None], words, least)
+    words = jnp.where(nearer[..., None], words, half_words)
     return Radii(None, Exact(words)) if limit.for_all is None else Radii(Exact(words), None)
 
 
+@functools.partial(jax.jit, inline=True)
 def _power_above(length: jax.Array) -> jax.Array:
     """Return a power of two above ``length``, allowing for its rounding error; 1 if it is 0."""
     kind = jnp.finfo(length.dtype)

@@ -91,6 +91,7 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
     return jax.jvp(found, (query, all_pos, box), (tangents[0], all_pos_dot, tangents[2]))
 
 
+@functools.partial(jax.jit, inline=True)
 def origin_without_padding(origin: RankIdx, num: int | jax.Array) -> RankIdx:
     """Return ``origin`` of ``(q,)`` rows, with -1 in the padding rows from ``num`` on."""
     real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)

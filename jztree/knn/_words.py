@@ -4,6 +4,7 @@ Searches on one device and on several compute their results in different ways (`
 for both.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +136,12 @@ def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, quer
 
 def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
     """Return ``leaf[idx]`` for rows ``(q, k)``. For missing neighbours, the values are arbitrary."""
-    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
+    return kernels.gather_rows(leaf, _valid_rows(idx)).reshape(*idx.shape, *leaf.shape[1:])
+
+
+@functools.partial(jax.jit, inline=True)
+def _valid_rows(idx: jax.Array) -> jax.Array:
+    return jnp.maximum(idx, 0).reshape(-1)
 
 
 def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
