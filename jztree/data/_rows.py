@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -196,14 +197,20 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
 
     def same(a: Any, b: Any) -> Any:
         if _is_of_rows(a, num_rows(p1), getattr(p1, "num", None)):
-            a, b = a[:n], b[:n]
-            return ~(rows_differ(a, b) & used).any()
-        return ~differ(a, b).any() if jnp.shape(a) == jnp.shape(b) else False
+            return _are_equal(a[:n], b[:n], used)
+        return _are_equal(a, b, True) if jnp.shape(a) == jnp.shape(b) else False
 
     leaves = jax.tree.map(same, replace_field(p1, "num", None), replace_field(p2, "num", None))
     return jnp.stack([jnp.asarray(nums[0] == nums[1]), *map(jnp.asarray, jax.tree.leaves(leaves))]).all()
 
 
+@functools.partial(jax.jit, inline=True)
+def _are_equal(values: Any, other_values: Any, used: Any) -> jax.Array:
+    """Return whether two arrays of one shape are equal in the ``used`` rows."""
+    return ~(rows_differ(values, other_values) & used).any()
+
+
+@functools.partial(jax.jit, inline=True)
 def differ(one: Any, other: Any) -> jax.Array:
     """Return a mask of the elements in which two arrays of one shape differ; NaN is equal to NaN."""
     one, other = jnp.asarray(one), jnp.asarray(other)
@@ -212,6 +219,7 @@ def differ(one: Any, other: Any) -> jax.Array:
     return (one != other) & ~(jnp.isnan(one) & jnp.isnan(other))
 
 
+@functools.partial(jax.jit, inline=True)
 def rows_differ(one: Any, other: Any) -> jax.Array:
     """Return a mask of the rows in which two arrays of one shape `differ`, ``(n,)``."""
     return differ(one, other).any(axis=tuple(range(1, np.ndim(one))))
@@ -406,8 +414,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     def deal(leaf: Any, is_of_rows: bool) -> Any:
         if not is_of_rows:
             return jnp.stack([jnp.asarray(leaf)] * ndev)
-        blocks = [leaf[a:b] for a, b in itertools.pairwise(bounds)]
-        return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
+        return _in_blocks(leaf, tuple(bounds), rows)
 
     leaves, structure = jax.tree.flatten(replace_num(part, None))
     of_rows = [True] * (len(leaves) - len(of_rows)) + of_rows  # computed columns come first
@@ -447,10 +454,26 @@ def flatten_particles(part: _Part) -> _Part:
     def join(leaf: Any) -> Any:
         if np.ndim(leaf) >= 2 and leaf.shape[:2] == (ndev, n):
             # Keep NumPy arrays as NumPy: JAX would truncate 64-bit identifiers.
-            concatenate = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
-            return concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
+            join_blocks = _joined_blocks if isinstance(leaf, np.ndarray) else _joined_arrays
+            return join_blocks(leaf, tuple(counts.tolist()))
         return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
 
     joined = replace_num(jax.tree.map(join, replace_num(on_auto_axes(part), None)), int(counts.sum()))
     released: _Part = release(joined)
     return released
+
+
+@functools.partial(jax.jit, static_argnames=("bounds", "rows"), inline=True)
+def _in_blocks(leaf: jax.Array, bounds: tuple[int, ...], rows: int) -> jax.Array:
+    """Return the blocks of rows between ``bounds``, each padded to ``rows``, ``(r, rows, ...)``."""
+    blocks = [leaf[a:b] for a, b in itertools.pairwise(bounds)]
+    return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
+
+
+def _joined_blocks(leaf: Any, counts: tuple[int, ...], xp: Any = np) -> Any:
+    return xp.concatenate([leaf[rank, :count] for rank, count in enumerate(counts)])
+
+
+@functools.partial(jax.jit, static_argnames="counts", inline=True)
+def _joined_arrays(leaf: jax.Array, counts: tuple[int, ...]) -> Any:
+    return _joined_blocks(leaf, counts, jnp)

@@ -1,5 +1,6 @@
 """Sort and compare catalogues."""
 
+import functools
 from typing import Any
 
 import jax
@@ -49,13 +50,24 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
         )
     cata = on_auto_axes(cata)
     key = jnp.asarray(on_auto_axes(key))
-    used = jnp.arange(key.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
+    order = _order_of(key, jnp.asarray(cata.ngroups, jnp.int32), bool(descending))
+    # Keep NumPy arrays as NumPy: JAX would truncate 64-bit offsets.
+    sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else _rows_at(leaf, order)  # noqa: E731
+    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, cata.columns()))
+
+
+@functools.partial(jax.jit, static_argnames="descending", inline=True)
+def _order_of(key: jax.Array, ngroups: jax.Array, descending: bool) -> jax.Array:
+    """Return the stable order of the groups; NaN come last, and unused rows after them."""
+    used = jnp.arange(key.shape[0], dtype=jnp.int32) < ngroups
     order = jnp.argsort(key, stable=True, descending=descending)
     order = order[jnp.argsort(jnp.isnan(key[order]), stable=True)]
-    order = order[jnp.argsort(~used[order], stable=True)]
-    # Keep NumPy arrays as NumPy: JAX would truncate 64-bit offsets.
-    sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)[order]  # noqa: E731
-    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, cata.columns()))
+    return order[jnp.argsort(~used[order], stable=True)]
+
+
+@functools.partial(jax.jit, inline=True)
+def _rows_at(leaf: jax.Array, order: jax.Array) -> jax.Array:
+    return leaf[order]
 
 
 def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
@@ -85,9 +97,14 @@ def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
             f"the catalogues have {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
         )
     c1, c2 = c1.flatten(), c2.flatten()
-    rows = min(row_capacity(c1), row_capacity(c2))
-    used = jnp.arange(rows, dtype=jnp.int32) < jnp.asarray(c1.ngroups, jnp.int32)
+    columns = jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns())
+    return _are_equal(ngroups, c1.ngroups, columns, min(row_capacity(c1), row_capacity(c2)))
+
+
+@functools.partial(jax.jit, static_argnames="rows", inline=True)
+def _are_equal(ngroups: list[jax.Array], num: Any, columns: tuple[list[Any], list[Any]], rows: int) -> jax.Array:
+    used = jnp.arange(rows, dtype=jnp.int32) < jnp.asarray(num, jnp.int32)
     equal = [(ngroups[0] == ngroups[1]).all()]
-    for a, b in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
+    for a, b in zip(*columns, strict=True):
         equal.append(~(rows_differ(a[:rows], b[:rows]) & used).any())
     return jnp.stack(equal).all()
