@@ -9,6 +9,7 @@ linking length.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -442,7 +443,11 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
     for labels in (a, b):
         if not jnp.issubdtype(labels.dtype, jnp.integer):
             raise TypeError(f"igroup_sup and igroup must be integers, not {labels.dtype}.")
-    used = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
+    return _is_superset(a, b, jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool))
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_superset(a: jax.Array, b: jax.Array, used: jax.Array) -> jax.Array:
     # Sort each group into one run of rows; the masked-out particles come last.
     order = jnp.lexsort((a, b, ~used))
     a, b, used = a[order], b[order], used[order]

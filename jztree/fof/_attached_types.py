@@ -8,6 +8,7 @@ the primaries there. The first particle of its group then comes before it, on th
 first itself. `jztree.fof._group_order` requires nothing else of the order of particles.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -157,10 +158,21 @@ def attach(
         constants = jax.lax.stop_gradient((partz, particles))
         nearest = _nearest(*constants, box, limit, KNNConfig(tree=cfg.tree))
         group = kernels.gather_rows(label, jnp.clip(nearest, 0, n - 1))
-        group = jnp.where(nearest >= 0, group, joined.num + _row_numbers(group))
+        group = _with_single_groups(group, nearest, joined.num)
         joined = _put_together(joined, _Joined(particles, _count(particles), group))
-    rows = jnp.arange(num_rows(joined.part), dtype=jnp.int32)
-    return joined.part, jnp.where(rows < joined.num, joined.label, rows)
+    return joined.part, _with_labels_of_padding(joined.label, joined.num)
+
+
+@functools.partial(jax.jit, inline=True)
+def _with_single_groups(group: jax.Array, nearest: jax.Array, num: jax.Array) -> jax.Array:
+    """Return ``group``, or the row plus ``num`` for particles without a nearest primary."""
+    return jnp.where(nearest >= 0, group, num + _row_numbers(group))
+
+
+@functools.partial(jax.jit, inline=True)
+def _with_labels_of_padding(label: jax.Array, num: jax.Array) -> jax.Array:
+    rows = _row_numbers(label)
+    return jnp.where(rows < num, label, rows)
 
 
 def _nearest(primaries: Any, attached: Any, box: Exact, limit: Radii, cfg: KNNConfig) -> jax.Array:
@@ -268,14 +280,20 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofC
     return _Joined(part, num, label)
 
 
+@functools.partial(jax.jit, static_argnames=("n", "m"), inline=True)
+def _joined_order(nums: tuple[jax.Array, jax.Array], n: int, m: int) -> tuple[jax.Array, jax.Array]:
+    """Return the number of particles of two sets of ``n`` and ``m`` rows, and their order with the padding last."""
+    first, num = nums[0], nums[0] + nums[1]
+    rows = jnp.arange(n + m, dtype=jnp.int32)
+    padding = jnp.where(rows - nums[1] < n, rows - nums[1], rows)
+    return num, jnp.where(rows < first, rows, jnp.where(rows < num, rows - first + n, padding))
+
+
 def _put_together(first: _Joined, second: _Joined) -> _Joined:
     """Concatenate particles of two types, with the padding of both last."""
     n, m = num_rows(first.part), num_rows(second.part)
     check_rows(n + m, "particles of all types together")
-    num = first.num + second.num
-    rows = jnp.arange(n + m, dtype=jnp.int32)
-    padding = jnp.where(rows - second.num < n, rows - second.num, rows)
-    order = jnp.where(rows < first.num, rows, jnp.where(rows < num, rows - first.num + n, padding))
+    num, order = _joined_order((first.num, second.num), n, m)
 
     def join(leaf: Any, attached_leaf: Any) -> jax.Array:
         return kernels.gather_rows(jnp.concatenate([leaf, attached_leaf]), order)

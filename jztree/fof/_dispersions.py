@@ -5,6 +5,7 @@ of the group, its first particle in z-order: first the masses, then the means re
 then the squares. The totals travel back to the parts. So no difference of large squares is computed.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -73,10 +74,16 @@ def _relative(stage: Stage, label: Any, dtype: Any) -> jax.Array:
         roots = _Roots(label, first, jnp.arange(n, dtype=jnp.int32) < parts)
         mean, dispersion = roots.joined(mass, mean, dispersion)
     local = kernels.gather_rows(local, order)
-    group = jnp.cumsum(jnp.append(jnp.zeros(min(n, 1), bool), local[1:] != local[:-1]), dtype=jnp.int32)
+    return kernels.scatter_rows(_in_units(vel, local, mean, dispersion), order)
+
+
+@functools.partial(jax.jit, inline=True)
+def _in_units(vel: jax.Array, local: jax.Array, mean: jax.Array, dispersion: jax.Array) -> jax.Array:
+    """Return velocities relative to the mean of the group, divided by its dispersion."""
+    begins = jnp.append(jnp.zeros(min(len(local), 1), bool), local[1:] != local[:-1])
+    group = jnp.cumsum(begins, dtype=jnp.int32)
     scale = dispersion[group][:, None]
-    relative = jnp.where(scale > 0, (vel - mean[group]) / jnp.where(scale > 0, scale, 1), 0)
-    return kernels.scatter_rows(relative, order)
+    return jnp.where(scale > 0, (vel - mean[group]) / jnp.where(scale > 0, scale, 1), 0)
 
 
 def _local_parts(label: Any, num: jax.Array) -> jax.Array:

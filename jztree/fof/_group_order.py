@@ -407,7 +407,6 @@ def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], 
     (ngroups, count, offset), sums = sums_of(columns)
     total, centre, size, radius, shape, velocity, dispersion, rotation = sums
     rank, _, _ = comm.get_rank_info()
-    listed = jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups
     extra_columns = {
         "max_radius": radius,
         "shape_tensor": shape,
@@ -418,7 +417,7 @@ def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], 
         ngroups=checked_groups(ngroups, sums),
         count=count,
         offset=offset,
-        offset_rank=jnp.where(listed, rank, 0).astype(jnp.int32),
+        offset_rank=_rank_of_groups(count, ngroups, rank),
         com_pos=centre,
         com_inertia_radius=size,
         mass=None if mass is None else total,
@@ -426,3 +425,9 @@ def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], 
         **mean_columns(grouped, columns, sums_of, cfg),
         **(extra_columns if cfg.extended else {}),
     )
+
+
+@functools.partial(jax.jit, inline=True)
+def _rank_of_groups(count: jax.Array, ngroups: jax.Array, rank: jax.Array) -> jax.Array:
+    """Return ``rank`` for each group, 0 in rows without one, ``(g,)`` int32."""
+    return jnp.where(jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups, rank, 0).astype(jnp.int32)

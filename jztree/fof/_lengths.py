@@ -1,5 +1,6 @@
 """Linking lengths: validation of user input, conversion to kernel arguments, and their reach over ranks."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,12 @@ def length_faults(lengths: Radii, num: int | jax.Array) -> list[comm.Fault]:
     if lengths.of_each is None:
         return []
     value = _numbers(lengths.of_each)
-    return [row_fault(~is_length(value) | jnp.isinf(value), num, _BAD_ROW % value.dtype)]
+    return [row_fault(_are_invalid(value), num, _BAD_ROW % value.dtype)]
+
+
+@functools.partial(jax.jit, inline=True)
+def _are_invalid(length: jax.Array) -> jax.Array:
+    return ~is_length(length) | jnp.isinf(length)
 
 
 def reach_over_ranks(stage: Stage, lengths: Radii) -> jax.Array:

@@ -7,6 +7,7 @@ groups in space (`_dispersions`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -263,9 +264,7 @@ class _Arguments:
         scaled = (vel * self._factor().astype(vel.dtype)).astype(self.pos.dtype)
         _, _, first, number = kernels.bounds(scaled, num)
         faults = [*faults, rows_fault(first, number, _TOO_FAST % farthest(scaled.dtype))]
-        # The check of positions must not report velocities.
-        scaled = jnp.where(jnp.abs(scaled) <= farthest_number(scaled.dtype), scaled, 0)
-        carried = ComputedParticles(self.part, {"pos": jnp.concatenate([self.pos, scaled], axis=1)})
+        carried = ComputedParticles(self.part, {"pos": _in_phase_space(self.pos, scaled)})
         sources = InputParticles(carried, num, needs_origin=False)
         return Search(sources, Radii(self.rlink, None), _with_open_dimensions(self.box)), faults
 
@@ -276,11 +275,26 @@ class _Arguments:
     def _faults(self) -> list[comm.Fault]:
         faults = velocity_faults(self.vel, self.num)
         factor, kind = self._factor(), jnp.finfo(self.vel.dtype)
-        failed = ~((factor >= float(kind.tiny)) & (factor <= float(kind.max)))
-        faults.append(comm.Fault(failed, [], _BAD_RATIO.format(self.vel.dtype)))
+        faults.append(
+            comm.Fault(_is_outside(factor, float(kind.tiny), float(kind.max)), [], _BAD_RATIO.format(self.vel.dtype))
+        )
         if self.group_rlink is not None and not is_concrete((self.rlink, self.group_rlink)):
             faults.append(comm.Fault(_number(self.group_rlink) < _number(self.rlink), [], _SMALLER.format("", "")))
         return faults
+
+
+@functools.partial(jax.jit, inline=True)
+def _in_phase_space(pos: jax.Array, scaled: jax.Array) -> jax.Array:
+    """Join positions and scaled velocities; 0 if these are too large, because the check of positions must not report
+    velocities.
+    """
+    scaled = jnp.where(jnp.abs(scaled) <= farthest_number(scaled.dtype), scaled, 0)
+    return jnp.concatenate([pos, scaled], axis=1)
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_outside(number: jax.Array, smallest: float, largest: float) -> jax.Array:
+    return ~((number >= smallest) & (number <= largest))
 
 
 def _parsed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -212,10 +213,16 @@ def _field(
     lengths = [Exact(kernels.refusing("group_potential", x.words)) for x in (length, box, exact(error, ()))]
     sums = make_groups(labels, n, num, law, tuple(lengths))
     values = accelerations(law, pos, mass, sums)[1] if acceleration else potentials(law, pos, mass, sums)
-    result = values * jnp.asarray(constant, pos.dtype)
-    out_of_range = ~jnp.isfinite(result.reshape(n, -1)).all(axis=1)
+    result, out_of_range = _scaled(values, jnp.asarray(constant, pos.dtype))
     quantity = f"the {'acceleration' if acceleration else 'potential'} of row {{0}}"
     return comm.after(result, check_in_range(out_of_range, result.dtype, quantity))
+
+
+@functools.partial(jax.jit, inline=True)
+def _scaled(values: jax.Array, constant: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return ``values * constant``, and which rows are not finite."""
+    result = values * constant
+    return result, ~jnp.isfinite(result.reshape(len(result), -1)).all(axis=1)
 
 
 def _capacity(group_rows: int | None, n: int) -> Capacity:
@@ -245,8 +252,13 @@ def _checked_num(
 
 def _fault_of_images(box: Exact, softening_reach: Any) -> comm.Fault:
     """Return the fault that a periodic box is not suitable for sums over all images."""
-    sides = jnp.asarray(exact_to_float(box))
+    return comm.Fault(_line_about_images(exact_to_float(box), softening_reach), [], _BAD_IMAGES)
+
+
+@functools.partial(jax.jit, inline=True)
+def _line_about_images(sides: jax.Array, softening_reach: jax.Array) -> jax.Array:
+    """Return the number of the line of `_BAD_IMAGES` to report, 0 for none."""
     shortest, longest, dims = sides.min(), sides.max(), sides.shape[0]
     faults = [(shortest <= 0) | (dims != 3), longest > _MAX_RATIO * shortest, softening_reach > shortest / 2]
     first = 1 + jnp.argmax(jnp.stack(faults)).astype(jnp.int32)
-    return comm.Fault(jnp.where((longest > 0) & jnp.stack(faults).any(), first, 0), [], _BAD_IMAGES)
+    return jnp.where((longest > 0) & jnp.stack(faults).any(), first, 0)

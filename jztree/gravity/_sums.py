@@ -22,7 +22,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity
-from ..arguments import first_row
+from ..arguments import first_row, value_of_row
 from ..derivatives import Linear, apply_linear
 from ..jax_ext import Exact
 from ..knn import rows_by_mask
@@ -97,11 +97,15 @@ def make_groups(labels: jax.Array | None, n: int, num: jax.Array, law: Law, leng
 
 
 def _check_labels(labels: jax.Array, num: jax.Array) -> jax.Array:
+    row = first_row(_are_bad(labels, num))
+    return comm.check(num, row >= 0, [row, value_of_row(labels, row)], _BAD_GROUP)
+
+
+@functools.partial(jax.jit, inline=True)
+def _are_bad(labels: jax.Array, num: jax.Array) -> jax.Array:
     rows = jnp.arange(labels.shape[0], dtype=jnp.int32)
     inside = (labels >= 0) & (labels <= rows)
-    bad = (rows < num) & ~(inside & (labels[jnp.clip(labels, 0)] == labels))
-    row = first_row(bad)
-    return comm.check(num, row >= 0, [row, labels[jnp.maximum(row, 0)] if labels.shape[0] else row], _BAD_GROUP)
+    return (rows < num) & ~(inside & (labels[jnp.clip(labels, 0)] == labels))
 
 
 def _one_group(n: int, num: jax.Array) -> tuple[jax.Array, Any]:

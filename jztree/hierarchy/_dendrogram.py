@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -146,15 +147,12 @@ def dendrogram(tree: SpanningTree) -> Dendrogram:
         (Array([2, 0, 4], dtype=int32), Array([3, 1, 5], dtype=int32), Array([2, 2, 4], dtype=int32))
     """
     tree = _check_tree(tree, "dendrogram")
-    n, edges = tree.rows, tree.i.shape[0]
+    n = tree.rows
     children, count = kernels.dendrogram(jnp.stack([tree.i, tree.j], axis=1), tree.num, n)
-    formed = jnp.broadcast_to(n + jnp.arange(edges, dtype=jnp.int32)[:, None], children.shape)
-    # Children that do not exist get a row after the last one.
-    place = jnp.where(children < 0, n + edges, children)
-    parent = jnp.full(n + edges + 1, -1, jnp.int32).at[place].set(formed)[: n + edges]
+    smaller, larger, parent = _relations(children, n)
     return Dendrogram(
-        left=jnp.min(children, axis=1),
-        right=jnp.max(children, axis=1),
+        left=smaller,
+        right=larger,
         length=tree.length,
         exact=tree.exact,
         count=count,
@@ -162,3 +160,14 @@ def dendrogram(tree: SpanningTree) -> Dendrogram:
         num=tree.num,
         rows=n,
     )
+
+
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def _relations(children: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the smaller and the larger child of each cluster that an edge forms, and the parent of every cluster."""
+    edges = len(children)
+    formed = jnp.broadcast_to(n + jnp.arange(edges, dtype=jnp.int32)[:, None], children.shape)
+    # Children that do not exist get a row after the last one.
+    place = jnp.where(children < 0, n + edges, children)
+    parent = jnp.full(n + edges + 1, -1, jnp.int32).at[place].set(formed)[: n + edges]
+    return jnp.min(children, axis=1), jnp.max(children, axis=1), parent

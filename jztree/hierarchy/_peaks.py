@@ -94,7 +94,7 @@ def density_peaks(
     stage = prepare_stage(particles, None, box, cfg, "knn_ghosts", [fault])
     places = jnp.arange(levels.shape[0], dtype=jnp.int32)
     order = kernels.sort_words([*kernels.descending_words(levels), places], stage.sources.num)
-    rank = jnp.zeros_like(order).at[order].set(places, unique_indices=True)
+    rank = _inverse(order)
     return _table(density, order, rank, *_forest(stage, rank, k), stage.sources.num)
 
 
@@ -124,8 +124,18 @@ def _forest(stage: Stage, rank: jax.Array, k: int) -> tuple[jax.Array, jax.Array
         neighbours = kernels.knn(tree, None, None, None, num_neighbours, stage.box, others=True, radii=False)[1]
     rank = kernels.gather_rows(rank, sources.rows)
     peak = roots(kernels.densest_neighbours(neighbours, 0, rank, sources.num))
-    summit = jnp.zeros_like(rank).at[rank].set(rank[peak], unique_indices=True)
-    return summit, *kernels.peak_forest(neighbours, 0, rank, sources.num, peak)
+    return _at_ranks(rank, peak), *kernels.peak_forest(neighbours, 0, rank, sources.num, peak)
+
+
+@functools.partial(jax.jit, inline=True)
+def _inverse(order: jax.Array) -> jax.Array:
+    return jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=jnp.int32), unique_indices=True)
+
+
+@functools.partial(jax.jit, inline=True)
+def _at_ranks(rank: jax.Array, peak: jax.Array) -> jax.Array:
+    """Return the ranks of the peaks of rows, in the order of the ranks of the rows."""
+    return jnp.zeros_like(rank).at[rank].set(rank[peak], unique_indices=True)
 
 
 @functools.partial(jax.jit, inline=True)

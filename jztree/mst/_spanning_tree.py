@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -133,10 +134,14 @@ def _tree_of(sources: SortedParticles, pos: jax.Array, core: CoreSize | None, bo
     core_row = None if core is None else core.column(neighbours)
     ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, neighbours, core_row, box)
     measure = ends if core_row is None else measure
-    place = jnp.maximum(measure[:, 0], 0)
-    length = radii(pos[place], pos, box, length[:, None], measure[:, 1:])[:, 0]
+    length = radii(_first_ends(pos, measure), pos, box, length[:, None], measure[:, 1:])[:, 0]
     num = jnp.maximum(sources.num - 1, 0)
     return SpanningTree(i=ends[:, 0], j=ends[:, 1], length=length, exact=exact, num=num, rows=n)
+
+
+@functools.partial(jax.jit, inline=True)
+def _first_ends(pos: jax.Array, measure: jax.Array) -> jax.Array:
+    return pos[jnp.maximum(measure[:, 0], 0)]
 
 
 def _number_of_near(pos: jax.Array, core: CoreSize | None, n: int) -> int:

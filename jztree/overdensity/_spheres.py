@@ -10,6 +10,7 @@
    all.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -43,8 +44,17 @@ def find_spheres(stage: Stage, density: Exact, cfg: OverdensityConfig) -> Sphere
 
 def widest_sphere(box: Exact, dtype: np.dtype[Any]) -> jax.Array:
     """Return the largest search radius: half the smallest periodic length, rounded up; infinite in an open box."""
-    lengths = jnp.asarray(exact_to_float(box), dtype)
-    return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)
+    return _half_the_shortest(jnp.asarray(exact_to_float(box), dtype))
+
+
+@functools.partial(jax.jit, inline=True)
+def _half_the_shortest(lengths: jax.Array) -> jax.Array:
+    return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(lengths.dtype).eps)
+
+
+@functools.partial(jax.jit, inline=True)
+def _last_radius(rad: jax.Array, num: jax.Array) -> jax.Array:
+    return jnp.where(jnp.arange(len(rad), dtype=jnp.int32) < num, rad[:, -1], -1)
 
 
 class _Search:
@@ -53,8 +63,7 @@ class _Search:
         centres = stage.queries
         # The distance of the ``npart_min``-th nearest particle of each centre; -1 in padding.
         rad, _ = kernels.knn(stage.sources.tree(), None, centres.tree(), None, cfg.npart_min, stage.box)
-        rows = jnp.arange(centres.pos.shape[0], dtype=jnp.int32)
-        self.nearest = jnp.where(rows < centres.num, rad[:, -1], -1)
+        self.nearest = _last_radius(rad, centres.num)
 
     def spheres(self, sources: Any, nearest: jax.Array) -> Spheres:
         """Compute spheres.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -189,6 +190,7 @@ def _sums(stage: Stage) -> Any:
     return [*stage.send_back(with_rows), *sums[len(with_rows) :]]
 
 
+@functools.partial(jax.jit, inline=True)
 def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
     """Return ``column`` with NaN, or -1 for counts, if the radius is NaN."""
     if not column.shape[0]:
@@ -204,9 +206,7 @@ def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> Sp
     count, mass, centre, size, largest, shape, *speeds = sums
     if moving and speeds[0].shape[0] < count.shape[0]:  # the sums of an empty set
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
-    is_lost = jnp.zeros(count.shape, bool)
-    for column in (mass, size, largest, *(speeds if moving else [])):
-        is_lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
+    is_lost = _are_lost(count, [mass, size, largest, *(speeds if moving else [])])
     quantity, columns = "a property of the sphere in row {0}", "positions, masses and velocities"
     count = comm.after(count, check_in_range(is_lost, mass.dtype, quantity, columns=columns))
     velocity, dispersion, rotation = speeds if moving else [None] * 3
@@ -222,3 +222,11 @@ def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> Sp
         shape_tensor=shape,
         angular_momentum=rotation if moving and dims > 1 else None,
     )
+
+
+@functools.partial(jax.jit, inline=True)
+def _are_lost(count: jax.Array, columns: list[jax.Array]) -> jax.Array:
+    is_lost = jnp.zeros(count.shape, bool)
+    for column in columns:
+        is_lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
+    return is_lost

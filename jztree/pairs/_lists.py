@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -186,13 +187,18 @@ def _check_full(full: Any, is_one_set: bool, radii: Radii) -> None:
 
 
 def _faults(radii: Radii, box: Exact, pos: jax.Array, num: int | jax.Array, of: str) -> list[comm.Fault]:
-    length = jnp.asarray(exact_to_float(box))
-    boxes = jnp.max(jnp.asarray(exact_to_float(radii.words())), initial=0) / jnp.where(length > 0, length, jnp.inf)
+    are_too_many, outside = _images(exact_to_float(box), exact_to_float(radii.words()), pos, num)
+    return [comm.Fault(are_too_many, [], _TOO_FAR), row_fault(outside, None, _FAR_OUT % of)]
+
+
+@functools.partial(jax.jit, inline=True)
+def _images(length: jax.Array, radius: jax.Array, pos: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return whether the radii reach too many images, and which rows are too far outside of the box."""
+    boxes = jnp.max(radius, initial=0) / jnp.where(length > 0, length, jnp.inf)
     images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)
     exists = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     far = (2.0**29 * length).astype(pos.dtype)[None]
-    outside = exists & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1)
-    return [comm.Fault(~(images < 2.0**31), [], _TOO_FAR), row_fault(outside, None, _FAR_OUT % of)]
+    return ~(images < 2.0**31), exists & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1)
 
 
 @jax.custom_jvp

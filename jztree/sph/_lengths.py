@@ -1,5 +1,6 @@
 """Smoothing lengths: validation of user input, and conversion to kernel arguments."""
 
+import functools
 from typing import Any
 
 import jax
@@ -58,8 +59,12 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
 def lengths_faults(lengths: Radii, num: int | jax.Array, name: str) -> list[comm.Fault]:
     """Return the possible faults of lengths. Only the first ``num`` rows count."""
     value = _numbers(lengths)
-    is_valid = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
-    return [row_fault(~is_valid, None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
+    return [row_fault(_are_invalid(value), None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
+
+
+@functools.partial(jax.jit, inline=True)
+def _are_invalid(length: jax.Array) -> jax.Array:
+    return ~((length > 0) & (length < jnp.inf) & ~is_subnormal(length))
 
 
 def range_faults(
@@ -81,19 +86,33 @@ def range_faults(
     kind = jnp.finfo(value.dtype)
     widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for all three, because users may forbid promotion
     sources, queries = (_numbers(lengths_of_set).astype(widest) for lengths_of_set in lengths)
-    used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
-    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)
-    if lengths[0].of_each is not None:
-        sources = jnp.where(used, sources, jnp.inf)
-    smallest = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)
-    largest, not_least = comm.all_max(jnp.stack([jnp.log2(largest), -jnp.log2(smallest)]))
-    volume = {"gather": jnp.log2(queries), "scatter": jnp.full_like(queries, -not_least)}.get(
-        form, jnp.minimum(jnp.log2(queries), -not_least)
+    extremes = comm.all_max(_extremes(jax.lax.stop_gradient(value), sources, num))
+    limits = float(np.log2(norm)), kind.minexp + kind.nmant
+    rows = None if lengths[1].of_each is None else num_queries
+    return [row_fault(_may_vanish(extremes, queries, form, powers, limits), rows, _TOO_SMALL % value.dtype)]
+
+
+@functools.partial(jax.jit, inline=True)
+def _extremes(value: jax.Array, lengths: jax.Array, num: int | jax.Array) -> jax.Array:
+    """Return the logarithms of the largest value and, negative, of the smallest length, one or ``(n,)``."""
+    largest = jnp.max(jnp.abs(value), initial=0).astype(lengths.dtype)
+    if len(lengths) == len(value):
+        lengths = jnp.where(jnp.arange(len(lengths), dtype=jnp.int32) < num, lengths, jnp.inf)
+    smallest = jnp.min(jnp.where(lengths > 0, lengths, jnp.inf), initial=jnp.inf)
+    return jnp.stack([jnp.log2(largest), -jnp.log2(smallest)])
+
+
+@functools.partial(jax.jit, static_argnames=("form", "powers", "limits"), inline=True)
+def _may_vanish(
+    extremes: jax.Array, lengths: jax.Array, form: str, powers: int, limits: tuple[float, int]
+) -> jax.Array:
+    """Return for which lengths of queries all terms are below the range; see `range_faults`."""
+    (largest, not_least), (norm, min_exponent) = extremes, limits
+    volume = {"gather": jnp.log2(lengths), "scatter": jnp.full_like(lengths, -not_least)}.get(
+        form, jnp.minimum(jnp.log2(lengths), -not_least)
     )
     # Terms below the range lose digits long before the largest term vanishes.
-    vanishes = (largest + float(np.log2(norm)) - powers * volume < kind.minexp + kind.nmant) & (largest > -jnp.inf)
-    rows = None if lengths[1].of_each is None else num_queries
-    return [row_fault(vanishes & (queries > 0), rows, _TOO_SMALL % value.dtype)]
+    return (largest + norm - powers * volume < min_exponent) & (largest > -jnp.inf) & (lengths > 0)
 
 
 def _numbers(lengths: Radii) -> jax.Array:

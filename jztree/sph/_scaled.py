@@ -95,6 +95,7 @@ ad.primitive_transposes[_product] = _transposed
 batching.primitive_batchers[_product] = _mapped
 
 
+@functools.partial(jax.jit, inline=True)
 def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Split numbers into digits and exponents.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -344,7 +345,7 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
     sums = _without_padding(
         prepared.stage.send_back(_terms(prepared, profile, args, (*order, sum_powers), box)), nums[1]
     )
-    out_of_range, units = ~jnp.isfinite(sums).all(axis=1), "another unit of length or of the values"
+    out_of_range, units = _are_not_finite(sums), "another unit of length or of the values"
     return comm.after(sums, check_in_range(out_of_range, sums.dtype, "the sum in row {0}", units, "values"))
 
 
@@ -358,25 +359,30 @@ def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: f
         norm: Norm of the kernel.
         powers: See `range_faults`.
     """
-    bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
+    bad = row_fault(_are_not_finite(value), None, _BAD_VALUE % value.dtype)
     faults = [bad, *lengths_faults(args.lengths[0], nums[0], "h")]
     if args.queries is not None:
         faults += lengths_faults(args.lengths[1], nums[1], "query_h")
     return faults + range_faults(value, nums, args.lengths, args.kernel.form, norm, powers)
 
 
+@functools.partial(jax.jit, inline=True)
 def _without_padding(rows: jax.Array, num: int | jax.Array) -> jax.Array:
     """Set ``rows`` to 0 from ``num`` on."""
     used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
+@functools.partial(jax.jit, inline=True)
+def _are_not_finite(rows: jax.Array) -> jax.Array:
+    return ~jnp.isfinite(rows).all(axis=1)
+
+
 def _largest(lengths: Radii, num: int | jax.Array) -> jax.Array:
     """Return the largest length of this rank."""
     assert lengths.of_each is not None
     number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(lengths.of_each)))
-    real = jnp.arange(number.shape[0], dtype=jnp.int32) < num
-    return jnp.max(jnp.where(real, number, 0), initial=0)
+    return jnp.max(_without_padding(number, num), initial=0)
 
 
 def _terms(

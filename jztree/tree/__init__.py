@@ -390,16 +390,27 @@ def _build_multi_type(
     return parts_z, along_z, dataclasses.replace(th, flat_particle_splits_per_type=per_type)
 
 
+@functools.partial(jax.jit, inline=True)
+def _splits_of_type(th: TreeHierarchy, is_of_type: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the particle splits and the splits of a hierarchy for the particles of one type."""
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_of_type, dtype=jnp.int32)])
+    splits = before[th.flat_particle_splits]
+    leaf_splits = splits[: th.plane_sizes[0] + 1]
+    return splits, jnp.concatenate([leaf_splits, th.flat_splits[th.plane_sizes[0] + 1 :]])
+
+
+@functools.partial(jax.jit, static_argnames=("start", "n"), inline=True)
+def _rows_of_type(order: jax.Array, is_of_type: jax.Array, start: int, n: int) -> jax.Array:
+    (rows,) = jnp.nonzero(is_of_type, size=n)
+    return order[rows] - start
+
+
 def _one_type(
     part: Any, data: Any, th: TreeHierarchy, order: jax.Array, is_of_type: jax.Array, start: int
 ) -> tuple[Any, Any, TreeHierarchy]:
     """Select the rows of one type, marked by ``is_of_type``, from an order over all types, and its hierarchy."""
-    (rows,) = jnp.nonzero(is_of_type, size=num_rows(part))
-    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_of_type, dtype=jnp.int32)])
-    splits = before[th.flat_particle_splits]
-    leaf_splits = splits[: th.plane_sizes[0] + 1]
-    flat_splits = jnp.concatenate([leaf_splits, th.flat_splits[th.plane_sizes[0] + 1 :]])
-    rows_of_type = order[rows] - start
+    splits, flat_splits = _splits_of_type(th, is_of_type)
+    rows_of_type = _rows_of_type(order, is_of_type, start, num_rows(part))
     data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows_of_type), data)
     return (
         permute_particles(part, rows_of_type),

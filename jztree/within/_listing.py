@@ -1,5 +1,6 @@
 """Lists of any length with a capacity that is fixed at compile time, on one device and over ranks."""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -178,6 +179,7 @@ def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
             yield jax.device_put(np.asarray(column)[:number], where, may_alias=True)
 
 
+@functools.partial(jax.jit, inline=True)
 def _in_digits(total: jax.Array) -> list[jax.Array]:
     """Return two digits and the power of ten of a number >= 2**31.
 
