@@ -24,6 +24,7 @@ import jax
 import jaxlib
 import numpy as np
 import pytest
+from jax._src import core
 from jax._src.interpreters import mlir
 
 pytest_plugins = ["case_choice"]
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # for child processes
     jax.config.update("jax_traceback_in_locations_limit", 0)
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+    if stage := getattr(core.EvalTrace, "stage_value", None):  # not in all versions
+        core.EvalTrace.stage_value = functools.partialmethod(_staged, stage)
     expected = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
     if expected:
         # A newer XLA may not know all flags.
@@ -58,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XLA_FLAGS"] += " " + " ".join(known)
     if expected and hasattr(config, "cache"):
         _keep_programs(config.cache.mkdir(f"programs-{_processor()}"))
+
+
+def _staged(trace: Any, stage: Callable[[Any, Any], Any], value: Any) -> Any:
+    """Copy a NumPy array to the device. JAX compiles a program for each of its shapes, which only returns it."""
+    if isinstance(value, np.ndarray) and value.ndim and jax.sharding.get_abstract_mesh().empty:
+        return jax.device_put(value.copy())  # on CPUs, device_put itself may not copy
+    return stage(trace, value)
 
 
 def _keep_programs(folder: Path) -> None:
