@@ -23,6 +23,7 @@ from jztree.fof import fof_and_catalogue, fof_labels
 from jztree.jax_ext import exact
 from jztree.kernels import _call
 from jztree.knn import knn
+from jztree.radius import pair_counts
 
 SOURCES = Path(__file__).parents[2] / "jztree/native"
 
@@ -49,6 +50,9 @@ def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
         results += [fof_labels(part, 0.003, box), fof_labels(part, 0.003, box, output_order="input")]
         results += [fof_and_catalogue(part, 0.003, box)]
     results += [knn(pos[:3000], 40, boxsize=1.0)]
+    weights = {"weights": part.mass, "query_weights": query[:, 0]}
+    for seconds in ({}, {"mode": "rp_pi", "edges_b": [0.0, 0.02, 0.04]}, {"mode": "s_mu", "edges_b": [0.0, 0.5, 1.0]}):
+        results += [pair_counts(pos, [0.01, 0.03, 0.03003, 0.03006, 0.05], queries=query, **weights, **seconds)]
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(results)]
 
 

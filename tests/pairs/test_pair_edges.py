@@ -71,3 +71,14 @@ def test_columns_on_several_devices() -> None:
     options = {"mode": "rp_pi", "edges_b": [0.0, 0.1, 0.2, 0.3]}
     result = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, uneven(900, 3)), FEW, boxsize=1.0, **options)
     assert_counts(result, brute(pos, pos, FEW, 1.0, **options))
+
+
+@pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
+def test_edges_closer_than_the_cells_of_avx512(mode: str, dtype: Any) -> None:
+    """Test weighted pairs of two sets with few edges between leaves, which are compared one by one."""
+    pos, second = (oracles.uniform(count, 3, dtype, seed=count) for count in (700, 500))
+    weights = [np.random.default_rng(len(x)).random(len(x)).astype(dtype) for x in (pos, second)]
+    edges = [0.0, 0.1, 0.3, 0.3003, 0.3006, 0.5, 0.5005, 1.2]
+    options = {"mode": mode, "edges_b": {"r": None, "rp_pi": np.arange(9) / 8, "s_mu": COSINES}[mode]}
+    result = pair_counts(pos, edges, queries=second, weights=weights[0], query_weights=weights[1], **options)
+    assert_counts(result, brute(pos, second, edges, weights=weights, **options))

@@ -8,6 +8,7 @@
 
 #include "common/cpu/lanes.h"
 #include "pair_edges.h"
+#include "sph/kernel_lanes.h"
 
 namespace jztree {
 
@@ -89,6 +90,35 @@ class PairBins {
       high = std::sqrt(high * high / gap) * above_one<T> + error;
     }
     second_.narrow(low, high, bins.lo_b, bins.hi_b);
+  }
+
+  // Narrow the edges of the first quantity that separate pairs in bins, by all of the bounds.
+  void narrow_first(const PairBounds<T>& bounds, int64_t& lo, int64_t& hi) const {
+    Lanes<T> gap, reach;
+    load(bounds.gap, gap);
+    load(bounds.reach, reach);
+    const auto in_no_bin = gap > Lanes<T>(first_.outermost());
+    const Lanes<T> least(least_lane(gap)), largest(-least_lane(choose(in_no_bin, Lanes<T>(), -reach)));
+    int64_t none_within = 0, not_all_within = 0;
+    for (int64_t edge = lo; edge < hi; edge += lanes) {
+      const uint32_t valid = (uint32_t{1} << std::min(hi - edge, lanes)) - 1;
+      Lanes<T> surely, possibly;
+      load(first_.surely + edge, surely);
+      load(first_.possibly + edge, possibly);
+      none_within += __builtin_popcount(~lanes_at_most(least, possibly) & valid);
+      not_all_within += __builtin_popcount(~lanes_at_most(largest, surely) & valid);
+    }
+    hi = lo + not_all_within;
+    lo = std::min(lo + none_within, hi);
+  }
+
+  // Whether the pairs of some entries are in bins, up to rounding. `hi` is the first edge that contains every pair.
+  bool surely_inside(const PairBounds<T>& bounds, uint32_t entries, int64_t hi) const {
+    if (hi == first_.count) return false;
+    if constexpr (Mode != PairMode::across_along) return true;
+    Lanes<T> along;
+    load(bounds.reach_along, along);
+    return (entries & ~lanes_at_most(along, Lanes<T>(farthest_along_))) == 0;
   }
 
   // The entries of the bounds whose pairs may be in bins.

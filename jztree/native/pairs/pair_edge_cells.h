@@ -16,15 +16,16 @@ class EdgeCells {
   using V = Lanes<float>;
 
   // Prepare for the edges from `lo` to before `hi` and numbers up to `top`, which have errors up to `slip`. stride: the
-  // place of each edge divided by its number. Returns whether the cells suffice.
-  bool set(const EdgeBounds<float>& edges, int64_t lo, int64_t hi, float top, float slip, int64_t stride) {
-    stride_ = _mm512_set1_epi32(static_cast<int>(stride));
+  // difference between the places of consecutive edges; origin: the place of edge 0. Returns whether the cells suffice.
+  bool set(const EdgeBounds<float>& edges, int64_t lo, int64_t hi, float top, float slip, int32_t stride,
+           int32_t origin) {
+    stride_ = _mm512_set1_epi32(stride), origin_ = _mm512_set1_epi32(origin);
     // More edges hardly ever fit into 32 cells.
     return (hi - lo <= 12 && set(edges, lo, hi, top, slip, 32)) || set(edges, lo, hi, top, slip, 64);
   }
 
   // Find the place of the first edge that contains each number. Returns the numbers that are too close to an edge.
-  uint32_t find(const V& x, const V& slip, Lanes<int32_t>& place) const {
+  __mmask16 find(const V& x, const V& slip, Lanes<int32_t>& place) const {
     const __m512 number = (__m512)x.part[0], error = (__m512)slip.part[0];
     const __m512i bits = (__m512i)_mm512_maskz_max_ps(every, number, least_);
     const __m512i cell = _mm512_maskz_srlv_epi32(every, bits, shift_);
@@ -99,13 +100,13 @@ class EdgeCells {
     const __mmask16 several = _mm512_mask_cmp_ps_mask(used, next - _mm512_set1_ps(slip), end, _CMP_NGE_UQ);
     surely_[part] = _mm512_mask_mov_ps(surely, several, _mm512_set1_ps(-infinity[0]));
     possibly_[part] = _mm512_mask_mov_ps(possibly, several, infinity);
-    place_[part] = _mm512_mullo_epi32(place, stride_);
+    place_[part] = _mm512_add_epi32(_mm512_mullo_epi32(place, stride_), origin_);
     return _mm512_mask_cmp_ps_mask(several, end, crowded_, _CMP_NLE_UQ) == 0;
   }
 
   int cells_ = 0;
   __m512 least_, crowded_, surely_[4], possibly_[4];
-  __m512i shift_, stride_, place_[4];
+  __m512i shift_, stride_, origin_, place_[4];
 };
 
 }  // namespace jztree

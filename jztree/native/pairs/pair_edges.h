@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/cpu/lanes.h"
 #include "pair_rule.h"
 
 namespace jztree {
@@ -101,7 +102,7 @@ struct EdgeBounds {
 template <typename T, template <typename> class Cells>
 struct EdgeTable {
   int64_t count;
-  std::vector<T> surely, possibly;  // and one more that contains everything
+  std::vector<T> surely, possibly;  // and more that contain everything
   std::vector<double> exact;
   Cells<T> cells;
 
@@ -111,8 +112,9 @@ struct EdgeTable {
         possibly(column<T>(edges, [](const PairEdge<T>& edge) { return edge.possibly; })),
         exact(column<double>(edges, [](const PairEdge<T>& edge) { return edge.exact; })),
         cells(possibly) {
-    surely.push_back(std::numeric_limits<T>::infinity());
-    possibly.push_back(std::numeric_limits<T>::infinity());
+    // Vectors are loaded from every place.
+    for (std::vector<T>* bounds : {&surely, &possibly})
+      bounds->insert(bounds->end(), 1 + lanes, std::numeric_limits<T>::infinity());
   }
 
   EdgeBounds<T> bounds() const { return {count, surely.data(), possibly.data()}; }

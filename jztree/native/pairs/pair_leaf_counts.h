@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "pair_bins.h"
@@ -39,8 +40,8 @@ class LeafPairs {
         leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.max_leaf),
         edges_(problem),
         squares_(static_cast<size_t>(problem.first.count)),
-        first_place_(multiples(problem.first.count, problem.second.count + 1)),
-        second_place_(multiples(problem.second.count, 1)),
+        first_place_(multiples(problem.first.count, problem.second.count + 1, -first_bits())),
+        second_place_(multiples(problem.second.count, 1, first_bits())),
         row_(static_cast<size_t>(problem.max_leaf + lanes)),
         found_(row_.size() / lanes + 1),
         candidates_(row_.size()),
@@ -66,6 +67,10 @@ class LeafPairs {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
+  static constexpr uint32_t all_lanes = (uint32_t{1} << lanes) - 1;
+
+  // The first places lack this number, and the second places contain it.
+  int32_t first_bits() const { return sighted ? StepBits(edges_.even()).first : 0; }
 
   template <Quantities How>
   void count_as(const Bins& possible, double weight_b) {
@@ -73,7 +78,7 @@ class LeafPairs {
       if (possible.hi - possible.lo <= few_edges && !mixed_regions_ && !table_.weighted())
         return compare_leaves<How>(possible);
     const PairBins<Mode, float> limits = edges_.limits();
-    find_rows(limits, possible, weight_b);
+    find_rows<How>(limits, possible, weight_b);
     if (are_places_worth(possible) && std::isfinite(leaves_.angle())) return place_leaves<How>(limits, possible);
     list_rows();
     for (int64_t k = 0; k < rows_; ++k) look_up_row<How>(limits, row_[static_cast<size_t>(k)]);
@@ -87,12 +92,13 @@ class LeafPairs {
   }
 
   // Find the rows of the first leaf whose pairs may be in several bins. The pairs of the other rows are counted here.
+  template <Quantities How>
   void find_rows(const PairBins<Mode, float>& limits, const Bins& possible, double weight_b) {
     // Narrowing takes one step per edge, so rows that span many edges are usually processed without it.
     const bool narrows = possible.is_short() && !separations_;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       PairBounds<float> bounds;
-      leaves_.bounds(begin, limits.farthest_along(), bounds);
+      leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
       uint32_t candidates = limits.candidates(bounds);
       if (leaves_.count_a() - begin < lanes) candidates &= (uint32_t{1} << (leaves_.count_a() - begin)) - 1;
       if (narrows) candidates = without_whole(limits, begin, candidates, bounds, possible, weight_b);
@@ -108,17 +114,26 @@ class LeafPairs {
           pack_chosen(found_[static_cast<size_t>(begin / lanes)], static_cast<int32_t>(begin), row_.data() + rows_);
   }
 
-  // List the found rows that are near a block of the second leaf.
-  void list_rows_near(int64_t block, const PairBins<Mode, float>& limits) {
+  // List the found rows that are near a block of the second leaf, and the edges between their pairs.
+  template <Quantities How>
+  __attribute__((flatten)) void list_rows_near(int64_t block, const PairBins<Mode, float>& limits, const Bins& bins) {
     leaves_.aim_at_block(block);
     rows_ = 0;
+    tiles_.clear();
+    const bool full_block = !itself_ && block + lanes <= leaves_.count_b();
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       uint32_t candidates = found_[static_cast<size_t>(begin / lanes)];
       if (candidates == 0) continue;
       PairBounds<float> bounds;
-      leaves_.bounds(begin, limits.farthest_along(), bounds);
+      leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
       candidates &= limits.candidates(bounds);
+      if (candidates == 0) continue;
       rows_ += pack_chosen(candidates, static_cast<int32_t>(begin), row_.data() + rows_);
+      Tile tile{rows_, bins.lo, bins.hi, false};
+      if (PlaceFinder<Mode>::compares_edges) limits.narrow_first(bounds, tile.lo, tile.hi);
+      tile.inside = full_block && limits.surely_inside(bounds, candidates, tile.hi);
+      if (!tiles_.empty() && tile.continues(tiles_.back())) tiles_.pop_back();
+      tiles_.push_back(tile);
     }
   }
 
@@ -142,13 +157,19 @@ class LeafPairs {
   template <Quantities How>
   void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
     const bool weighted = table_.weighted() && !mixed_regions_;
-    list_rows();
-    const PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
+    // With cells instead of comparisons, bounds across separate lines of sight take longer than the pairs that they
+    // leave out.
+    constexpr bool bounds_rows =
+        PlaceFinder<Mode>::compares_edges || Mode != PairMode::across_along || How != Quantities::sighted;
+    if (!bounds_rows) {
+      list_rows();
+      tiles_.assign(1, {rows_, bins.lo, bins.hi, false});
+    }
+    PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
     if (weighted)
       for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
-      // Bounds across separate lines of sight take longer than the pairs that they leave out.
-      if (Mode != PairMode::across_along || How != Quantities::sighted) list_rows_near(begin, limits);
+      if (bounds_rows) list_rows_near<How>(begin, limits, bins);
       if (rows_ == 0) continue;
       const int64_t pairs = place_block<How>(finder, limits, begin);
       if (mixed_regions_) {
@@ -162,31 +183,66 @@ class LeafPairs {
 
   // Find the places of the pairs with a block of the second leaf. Returns their number.
   template <Quantities How>
-  __attribute__((noinline, flatten)) int64_t place_block(const PlaceFinder<Mode>& prepared,
-                                                         const PairBins<Mode, float>& limits, int64_t begin) {
+  int64_t place_block(PlaceFinder<Mode>& finder, const PairBins<Mode, float>& limits, int64_t begin) {
+    int32_t* end = place_.data();
+    int64_t row = 0;
+    for (const Tile& tile : tiles_) {
+      finder.aim(tile.lo, tile.hi);
+      const auto place = [&](auto inside, auto edges) {
+        end = place_rows<How, inside.value, edges.value>(finder, limits, begin, row, tile.rows_end, end);
+      };
+      constexpr std::integral_constant<int64_t, PlaceFinder<Mode>::many_edges> many;
+      switch (tile.inside ? finder.edges() : -1) {
+        case -1: place(std::false_type{}, many); break;
+        case 0: place(std::true_type{}, std::integral_constant<int64_t, 0>{}); break;
+        case 1: place(std::true_type{}, std::integral_constant<int64_t, 1>{}); break;
+        case 2: place(std::true_type{}, std::integral_constant<int64_t, 2>{}); break;
+        case 3: place(std::true_type{}, std::integral_constant<int64_t, 3>{}); break;
+        default: place(std::true_type{}, many);
+      }
+      row = tile.rows_end;
+    }
+    return end - place_.data();
+  }
+
+  // Write the places of the pairs of some rows with a block of the second leaf. Returns their end. Inside: all pairs
+  // are in bins, up to rounding. Edges: the number of edges that separate the pairs, or many.
+  template <Quantities How, bool Inside, int64_t Edges>
+  __attribute__((noinline, flatten)) int32_t* place_rows(const PlaceFinder<Mode>& prepared,
+                                                         const PairBins<Mode, float>& limits, int64_t begin,
+                                                         int64_t first_row, int64_t rows_end, int32_t* end) {
     const PlaceFinder<Mode> finder = prepared;  // without an address, so that it stays in registers
     const PairErrors<float>& errors = edges_.errors();
     const V outermost(limits.first().outermost() + errors.per_distance2 * limits.farthest2() + errors.across2);
     const V farthest(limits.farthest_along() + errors.along);
     const auto block = leaves_.template block<How>(begin);
     const bool itself = itself_;
-    const int32_t *row = row_.data(), *const rows_end = row + rows_;
-    uint32_t* row_candidates = candidates_.data();
-    int32_t* end = place_.data();
-    for (; row < rows_end; ++row, ++row_candidates) {
+    const int32_t *row = row_.data() + first_row, *const last = row_.data() + rows_end;
+    uint32_t* row_candidates = candidates_.data() + first_row;
+    for (; row < last; ++row, ++row_candidates) {
       V first, along{};
       block.template quantities<How>(*row, first, along);
-      uint32_t candidates = lanes_at_most(first, outermost);
-      if (sighted) candidates &= lanes_at_most(along, farthest);
-      if (itself) candidates &= behind(*row, begin);
+      uint32_t candidates = all_lanes;
+      if (!Inside) {
+        SomeLanes chosen = at_most(first, outermost);
+        if (Mode == PairMode::across_along) chosen = chosen & at_most(along, farthest);
+        candidates = bits(chosen);
+        if (itself) candidates &= behind(*row, begin);
+      }
       *row_candidates = candidates;
       if (candidates == 0) continue;
       Places found;
-      const uint32_t unsure = finder.template find<How == Quantities::sighted>(first, along, found) & candidates;
+      const uint32_t unsure =
+          bits(finder.template find<How == Quantities::sighted, Edges>(first, along, found)) & candidates;
       if (unsure != 0) found = decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
-      end += keep_lanes(found, candidates, end);
+      if (Inside) {
+        store(found, end);
+        end += lanes;
+      } else {
+        end += keep_lanes(found, candidates, end);
+      }
     }
-    return end - place_.data();
+    return end;
   }
 
   // The places of the pairs of one row with `lanes` others, after float64 has decided on the given ones.
@@ -245,7 +301,7 @@ class LeafPairs {
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       int64_t count = std::min(lanes, leaves_.count_a() - begin);
       uint32_t rows = (uint32_t{1} << count) - 1;
-      if (!itself_) rows = split(begin, rows, bins);
+      if (!itself_) rows = split<How>(begin, rows, bins);
       rows_ += pack_chosen(rows, static_cast<int32_t>(begin), row_.data() + rows_);
     }
     if (rows_ == 0) return;
@@ -303,9 +359,10 @@ class LeafPairs {
 
   // Among the given rows of the first leaf, starting at `begin`, return those with pairs on both sides of an edge. The
   // pairs of the other rows are counted here.
+  template <Quantities How>
   uint32_t split(int64_t begin, uint32_t rows, const Bins& bins) {
     PairBounds<float> bounds;
-    leaves_.bounds(begin, 0, bounds);
+    leaves_.template bounds<How>(begin, 0, bounds);
     V gap, reach;
     load(bounds.gap, gap);
     load(bounds.reach, reach);
@@ -346,7 +403,8 @@ class LeafPairs {
   __attribute__((noinline)) int64_t decide(int64_t edge) const {
     const V surely(edges_.first().surely[edge]), possibly(edges_.first().possibly[edge]);
     int64_t within = 0;
-    for (int64_t i = 0; i < leaves_.count_a(); ++i) {
+    for (int64_t k = 0; k < rows_; ++k) {
+      const int64_t i = row_[static_cast<size_t>(k)];
       const auto row = leaves_.template row<How>(i);
       for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
         V distance2, along{};
@@ -396,6 +454,17 @@ class LeafPairs {
     }
   }
 
+  // Consecutive rows of the first leaf whose pairs with a block of the second leaf are separated by the edges from `lo`
+  // to before `hi`.
+  struct Tile {
+    int64_t rows_end, lo, hi;
+    bool inside;  // all pairs are in bins, up to rounding
+
+    bool continues(const Tile& previous) const {
+      return lo == previous.lo && hi == previous.hi && inside == previous.inside;
+    }
+  };
+
   const Side &one_, &other_;
   const PairRule<D, T>& rule_;
   const PairLookup<Mode, D, T> lookup_;
@@ -404,10 +473,11 @@ class LeafPairs {
   PairLeaves<Mode, D, T> leaves_;
   LeafEdges<Mode, D, T> edges_;
   PairSquares squares_;
-  const std::vector<float> first_place_, second_place_;  // one for each edge, and one for values above the last
+  const std::vector<int32_t> first_place_, second_place_;  // one for each edge, and one for values above the last
   // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;
   std::vector<int32_t> row_;
+  std::vector<Tile> tiles_;
   std::vector<uint32_t> found_;       // the rows of each block of the first leaf with pairs in several bins
   std::vector<uint32_t> candidates_;  // the pairs of each row that may be in bins
   std::vector<int32_t> place_;        // of the chosen pairs

@@ -76,9 +76,12 @@ struct EvenEdges {
 struct LocalEdges {
   std::vector<float> surely, possibly;
 
-  explicit LocalEdges(size_t edges) : surely(edges + 1, std::numeric_limits<float>::infinity()), possibly(surely) {}
+  explicit LocalEdges(size_t edges)
+      : surely(edges + 1 + lanes, std::numeric_limits<float>::infinity()), possibly(surely) {}
 
-  EdgeBounds<float> bounds() const { return {static_cast<int64_t>(surely.size()) - 1, surely.data(), possibly.data()}; }
+  EdgeBounds<float> bounds() const {
+    return {static_cast<int64_t>(surely.size()) - 1 - lanes, surely.data(), possibly.data()};
+  }
   // Edges of lengths, with an error of `rounding`.
   void set_length(int64_t edge, double length, double rounding) {
     set(edge, length * (1 - tolerance) - rounding, length * (1 + tolerance) + rounding);

@@ -100,12 +100,30 @@ class PairLeaves {
   }
 
   // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second.
-  void bounds(int64_t begin, float farthest_along, PairBounds<float>& out) const {
-    switch (quantities()) {
-      case Quantities::plain: return bounds_of<Quantities::plain>(begin, farthest_along, out);
-      case Quantities::pairwise: return bounds_of<Quantities::pairwise>(begin, farthest_along, out);
-      case Quantities::sighted: return bounds_of<Quantities::sighted>(begin, farthest_along, out);
+  template <Quantities How>
+  __attribute__((flatten)) void bounds(int64_t begin, float farthest_along, PairBounds<float>& out) const {
+    V sums[2]{}, along[2]{};
+    SightedBoxes<D, V> boxes{};
+    for (int d = 0; d < D; ++d) {
+      V x, gap, low(low_[d]), high(high_[d]);
+      load(a_[d].data() + begin, x);
+      V reach = larger<V>(high - x, x - low);
+      if (How == Quantities::pairwise) {
+        gap = interval_gap<V>(x, x, low, high, V(period_[d] * below_one<float>));
+        reach = smaller<V>(reach, V(period_[d] / 2));
+      } else {
+        gap = larger<V>(larger<V>(low - x, x - high), V{});
+      }
+      add_dimension<Mode, D, V>(d, How == Quantities::sighted, gap, reach, sums, along);
+      if (How != Quantities::sighted) continue;
+      const float middle = (low_[d] + high_[d]) / 2, half = (high_[d] - low_[d]) / 2;
+      boxes.apart[d] = x - V(middle);
+      boxes.sum[d] = (x + V(middle)) + V(both_centres_[d]);
+      boxes.radius2 = boxes.radius2 + V(half * half);
     }
+    if constexpr (Mode != PairMode::distance && How == Quantities::sighted)
+      bound_sighted<Mode, D, float>(boxes, farthest_along, sums, along);
+    store_bounds<Mode, float>(sums, along, out);
   }
 
   // A particle of the first leaf, and pointers to the coordinates of the second leaf. Loops use a local copy, so that
@@ -162,6 +180,7 @@ class PairLeaves {
   template <Quantities How>
   Block block(int64_t begin) const {
     Block found;
+#pragma GCC unroll 8
     for (int d = 0; d < D; ++d) {
       load(b_[d].data() + begin, found.x[d]);
       found.a[d] = a_[d].data();
@@ -297,32 +316,6 @@ class PairLeaves {
       along = magnitude(dot) / square_root(sum2);
       first = maximum(first - along * along, V{});
     }
-  }
-
-  template <Quantities How>
-  __attribute__((flatten)) void bounds_of(int64_t begin, float farthest_along, PairBounds<float>& out) const {
-    V sums[2]{}, along[2]{};
-    SightedBoxes<D, V> boxes{};
-    for (int d = 0; d < D; ++d) {
-      V x, gap, low(low_[d]), high(high_[d]);
-      load(a_[d].data() + begin, x);
-      V reach = larger<V>(high - x, x - low);
-      if (How == Quantities::pairwise) {
-        gap = interval_gap<V>(x, x, low, high, V(period_[d] * below_one<float>));
-        reach = smaller<V>(reach, V(period_[d] / 2));
-      } else {
-        gap = larger<V>(larger<V>(low - x, x - high), V{});
-      }
-      add_dimension<Mode, D, V>(d, How == Quantities::sighted, gap, reach, sums, along);
-      if (How != Quantities::sighted) continue;
-      const float middle = (low_[d] + high_[d]) / 2, half = (high_[d] - low_[d]) / 2;
-      boxes.apart[d] = x - V(middle);
-      boxes.sum[d] = (x + V(middle)) + V(both_centres_[d]);
-      boxes.radius2 = boxes.radius2 + V(half * half);
-    }
-    if constexpr (Mode != PairMode::distance && How == Quantities::sighted)
-      bound_sighted<Mode, D, float>(boxes, farthest_along, sums, along);
-    store_bounds<Mode, float>(sums, along, out);
   }
 
   const Scale<D, T>& scale_;

@@ -58,6 +58,11 @@ inline float least_lane(const Lanes<float>& a) {
   __m128 few = _mm_min_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   few = _mm_min_ps(few, _mm_movehl_ps(few, few));
   return std::min(_mm_cvtss_f32(few), _mm_cvtss_f32(_mm_movehdup_ps(few)));
+#elif defined(__AVX2__)
+  const __m256 half = _mm256_min_ps((__m256)a.part[0], (__m256)a.part[1]);
+  __m128 few = _mm_min_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  few = _mm_min_ps(few, _mm_movehl_ps(few, few));
+  return std::min(_mm_cvtss_f32(few), _mm_cvtss_f32(_mm_movehdup_ps(few)));
 #else
   float all[lanes];
   store(a, all);
