@@ -78,6 +78,12 @@ inline Lanes<float> sum_of_product(const Lanes<float>& a, const Lanes<float>& b,
   Lanes<float> out;
   out.part[0] = (Lanes<float>::Register)_mm512_fmadd_ps((__m512)a.part[0], (__m512)b.part[0], (__m512)c.part[0]);
   return out;
+#elif defined(__FMA__)
+  Lanes<float> out;
+  Lanes<float>::each_register([&](int i) {
+    out.part[i] = (Lanes<float>::Register)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]);
+  });
+  return out;
 #else
   return a * b + c;
 #endif
