@@ -192,6 +192,13 @@ def range_in_float64() -> list[float]:
     return [min(ratios), max(ratios)]
 
 
+def range_with_avx2(points: str) -> list[float]:
+    """Return the least and the largest ratio of float32 pair counts of some points with AVX2."""
+    table = records("against_peers.jsonl")[9]["table"]
+    ratios = [case["ratio"] for case in table if points in case["case"] and "float32" in case["case"]]
+    return [min(ratios), max(ratios)]
+
+
 def case(line: int, name: str, key: str = "ratio") -> float:
     """Return a value of the first case of a name in a line of the record of peers."""
     return float(next(row[key] for row in records("against_peers.jsonl")[line]["table"] if row["case"] == name))
@@ -244,6 +251,10 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         (r"kNN and friends-of-friends take (\S+) times as long as with one", lambda: two_threads_over_one()[:1]),
         (r"kNN and friends-of-friends take (\S+) times as long as with one", lambda: two_threads_over_one()[1:]),
         (r"the ratios of their six rows are (\S+) to ([\d.]+\d)", range_in_float64),
+        (
+            r"in float32 are (\S+) to (\S+) for the clustered box without weights, and (\S+) to (\S+) for the survey",
+            lambda: range_with_avx2("a clustered box") + range_with_avx2("a survey"),
+        ),
         (r"spends (\S+) ms on its own kNN with k=8, (\S+) ms on .* and (\S+) ms on messages", of_most_ranks),
     ],
     "docs/linking_lengths.md": [
