@@ -44,6 +44,7 @@ class LeafPairs {
         second_place_(multiples(problem.second.count, 1, first_bits())),
         row_(static_cast<size_t>(problem.max_leaf + lanes)),
         found_(row_.size() / lanes + 1),
+        undecided_(found_.size()),
         candidates_(row_.size()),
         place_(row_.size() * lanes),
         weight_b_(table.weighted() ? row_.size() : 0),
@@ -332,6 +333,7 @@ class LeafPairs {
         block.template quantities<Quantities::plain>(*row, distance2, along);
         edges.add(distance2);
       }
+      undecided_[static_cast<size_t>(begin / lanes)] = edges.has_undecided();
     }
     squares_.add(edges);
   }
@@ -343,6 +345,7 @@ class LeafPairs {
     // farther than the largest finite number.
     const V outermost(bins.hi == first.count ? first.outermost() : std::numeric_limits<float>::max());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
+    std::fill(undecided_.begin(), undecided_.end(), uint8_t{1});
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
       const auto block = leaves_.template block<How>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
@@ -407,6 +410,7 @@ class LeafPairs {
       const int64_t i = row_[static_cast<size_t>(k)];
       const auto row = leaves_.template row<How>(i);
       for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
+        if (!undecided_[static_cast<size_t>(begin / lanes)]) continue;
         V distance2, along{};
         row.template quantities<How>(begin, distance2, along);
         uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
@@ -479,6 +483,7 @@ class LeafPairs {
   std::vector<int32_t> row_;
   std::vector<Tile> tiles_;
   std::vector<uint32_t> found_;       // the rows of each block of the first leaf with pairs in several bins
+  std::vector<uint8_t> undecided_;    // whether blocks of the second leaf may have undecided pairs
   std::vector<uint32_t> candidates_;  // the pairs of each row that may be in bins
   std::vector<int32_t> place_;        // of the chosen pairs
   std::vector<double> weight_b_;      // of the second leaf

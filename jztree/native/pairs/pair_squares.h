@@ -81,6 +81,7 @@ struct FewEdges {
 
   V surely[Edges], possibly[Edges];
   V::Mask sure[Edges]{}, possible[Edges]{};
+  Lanes<int32_t> undecided{};  // the squares that are possibly but not surely within an edge, at the last call
 
   FewEdges(const float* sure_bounds, const float* possible_bounds) {
     for (int edge = 0; edge < Edges; ++edge)
@@ -92,6 +93,16 @@ struct FewEdges {
       count_at_most(squares, surely[edge], sure[edge]);
       count_at_most(squares, possibly[edge], possible[edge]);
     }
+  }
+
+  // Whether there are undecided squares since the last call.
+  bool has_undecided() {
+    const Lanes<int32_t> before = undecided;
+    undecided = {};
+    for (int edge = 0; edge < Edges; ++edge)
+      V::each_register(
+          [&](int i) { undecided.part[i] += (Lanes<int32_t>::Register)(possible[edge].part[i] - sure[edge].part[i]); });
+    return lanes_below(before, undecided) != 0;
   }
 
   static int64_t sum(const V::Mask& counts) {
