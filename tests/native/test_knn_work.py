@@ -99,6 +99,15 @@ def test_dense_centre_renumbers_rows_and_is_rarely_searched_twice(k: int, search
 
 
 @pytest.mark.emulated
+@pytest.mark.parametrize("k", [8, 32, 64])
+def test_neighbours_in_more_leaves_than_labels(k: int) -> None:
+    pos = SCRIPT.uniform_points(4000)
+    distance, _ = knn(pos, k, boxsize=1.0, cfg=KNNConfig(tree=TreeConfig(leaf_size=2)))
+    expected, _ = scipy.spatial.cKDTree(pos, boxsize=1.0).query(pos, k)
+    np.testing.assert_allclose(distance, expected, rtol=3e-7, atol=1e-12)
+
+
+@pytest.mark.emulated
 @emulated
 def test_walk_with_a_limit_takes_no_more_looks_than_without() -> None:
     n = 15_000

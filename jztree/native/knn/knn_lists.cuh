@@ -331,8 +331,9 @@ struct KeyList {
     if (lane * warp_size < rows) table()[place + lane] = row + lane * warp_size;
     return place * warp_size - row;
   }
-  // The list cannot label the rows of a leaf.
+  // Rows of a leaf have no labels, so the list misses them.
   __device__ void lose() { segments = max_segments + 1; }
+  __device__ bool has_lost_rows() const { return segments > max_segments; }
 
   __device__ static uint32_t segments_of(uint32_t rows) { return (rows + warp_size - 1) / warp_size; }
   __device__ static uint32_t segment_of(uint32_t label) { return label % unit / warp_size; }
@@ -378,7 +379,7 @@ struct KeyList {
 
   // limit2: no neighbour has a larger squared distance.
   __device__ bool is_decided(float limit2) const {
-    if (segments > max_segments) return false;
+    if (has_lost_rows()) return false;
     const uint32_t last = entry(K - 1);
     return last == none() ? limit2 <= lift().lift * most_lifts : (dropped() | labels) > (last | labels) + unit;
   }

@@ -133,7 +133,13 @@ class ShortSearch {
           if (is_seed && filled > 0) break;
           is_seed = false;
           if (!walk.next_leaf(wanted_, &leaf)) break;
-          if (!list_.has_labels(leaf.end - leaf.row) && !renumber(leaf.end - leaf.row, &label)) break;
+          if (!list_.has_labels(leaf.end - leaf.row)) {
+            JZTREE_COUNT("no labels");
+            if (!renumber(leaf.end - leaf.row, &label)) {
+              leaf.row = leaf.end;
+              break;
+            }
+          }
           to_label = list_.label_rows(leaf.row, leaf.end - leaf.row);
           if (own_row - leaf.row < leaf.end - leaf.row && !frame_.seeds.has(own_row))
             list_.set_own_label(own_row + to_label);
@@ -181,6 +187,7 @@ class ShortSearch {
   // there are labels for a number of other rows. label: of the lane's row that is not in the tile yet.
   __device__ __forceinline__ bool renumber(uint32_t rows, uint32_t* label) {
     if constexpr (Keyed) {
+      if (list_.has_lost_rows()) return false;
       JZTREE_COUNT("renumber");
       const Segments used = list_.used_segments();
       used.reset(List::segments_of(frame_.seeds.count));
