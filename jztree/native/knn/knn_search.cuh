@@ -97,7 +97,8 @@ template <int W, int K, bool Repeated = false, typename T>
 Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
   const StagedRow<W, T>* rows = staged_rows(queue, problem, scale);
   const Limits<W, T> limits = limits_on_device<T, W, T>(queue, problem.limit, scale);
-  constexpr bool is_keyed = std::is_same<T, float>::value && W < max_dims && !Repeated && K > 4;
+  // In many dimensions, long lists hold rows of too many leaves.
+  constexpr bool is_keyed = std::is_same<T, float>::value && W < max_dims && !Repeated && K > 4 && (W <= 3 || K <= 16);
   if constexpr (!is_keyed)
     return search_short_lists<W, K, Repeated, false>(queue, problem, rows, scale, limits, {});
   else {
@@ -140,7 +141,7 @@ Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, 
   if (problem.k <= 16) return search_short_lists<W, 16>(queue, problem, scale);
   if constexpr (W < max_dims)
     if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);
-  if constexpr (W < max_dims && std::is_same<T, float>::value)
+  if constexpr (W <= 3 && std::is_same<T, float>::value)
     if (problem.k <= 64) return search_short_lists<W, 64>(queue, problem, scale);
   if (problem.k <= most_repeated) return search_short_lists<W, 32, true>(queue, problem, scale);
   return search_long_lists<W, T>(queue, problem, scale, Unanswered{});
@@ -162,7 +163,9 @@ void search(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
   // knn.cu has no calls with the other dimensions, so their searches are not compiled.
   if constexpr ((JZTREE_DIMS) >> 3 & 1)
     if (dims == 3) return search_padded<3>(queue, problem, extent);
-  if constexpr ((JZTREE_DIMS) >> 4) search_padded<max_dims>(queue, problem, extent);
+  if constexpr ((JZTREE_DIMS) >> 4 & 7)
+    if (dims <= 6) return search_padded<6>(queue, problem, extent);
+  if constexpr ((JZTREE_DIMS) >> 7) search_padded<max_dims>(queue, problem, extent);
 }
 
 // Compiled separately, because it takes longest.
