@@ -32,7 +32,7 @@ POINTS = (6000, 6300, 8000, 10_000, 12_000, 3000)
 # multiprocessor in a hierarchy of 1e9 particles.
 RESOURCES = {
     4: (128, 0, 40, 16),
-    8: (128, 12, 48, 16),  # spilled: values of the launch, which a warp reads once per group
+    8: (128, 12, 48, 16),  # a group reads the spilled bytes once
     16: (128, 12, 48, 16),
     32: (128, 12, 48, 16),
     64: (168, 0, 40, 12),
