@@ -41,7 +41,8 @@ def particles(n: int) -> ParticleData:
 def searches() -> list[Any]:
     """Return the functions of `jztree` that have ``.jit`` and take particles."""
     functions = [getattr(jz, name) for name in jz.__all__ if hasattr(getattr(jz, name), "jit")]
-    return [f for f in functions if f is not jz.fof_labels and next(iter(inspect.signature(f).parameters)) == "part"]
+    searches = [f for f in functions if next(iter(inspect.signature(f).parameters)) == "part"]
+    return [f for f in searches if f not in (jz.fof_labels, jz.descendants)]  # published; of subhaloes
 
 
 @pytest.mark.parametrize("function", searches(), ids=lambda f: f.__name__)

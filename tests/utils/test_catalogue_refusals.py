@@ -23,7 +23,7 @@ from jztree_utils import io
         ("gadget4", {"catalogue": 2}, "three dimensions, but the groups have 2"),
         ("swift", {"catalogue": 2}, "three dimensions, but the groups have 2"),
         ("swift", {"info": io.CatalogueInfo()}, "needs the units"),
-        ("swift", {"info": replace(INFO, header=replace(HEADER, hubble=None))}, "HubbleParam"),
+        ("swift", {"info": replace(INFO, header=replace(HEADER, hubble=None))}, "needs h and Omega0"),
         ("gadget4", {"info": replace(INFO, header=replace(HEADER, h_free=True, hubble=None))}, "HubbleParam"),
         ("gadget4", {"info": replace(INFO, ptype=6)}, "types 0 to 5"),
         ("native", {"extra": {"x": io.Column(np.zeros(5), "1", "")}}, "6 groups"),
