@@ -146,13 +146,14 @@ def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> ja
 
     It is ``g`` for the group that the devices before began, and ``g + 1`` for particles in no group.
     """
-    return _groups_of_rows(used_rows(cata), cata.count, cata.offset, num, ends.heads[comm.get_rank_info()[0]], n)
+    return groups_of_segments(used_rows(cata), cata.count, cata.offset, num, ends.heads[comm.get_rank_info()[0]], n)
 
 
 @functools.partial(jax.jit, static_argnames="n", inline=True)
-def _groups_of_rows(
-    used: jax.Array, count: jax.Array, offset: jax.Array, num: jax.Array, head: jax.Array, n: int
+def groups_of_segments(
+    used: jax.Array, count: jax.Array, offset: jax.Array, num: int | jax.Array, head: int | jax.Array, n: int
 ) -> jax.Array:
+    """Return `groups_of_rows` for segments of rows. head: the number of rows in a group of the devices before."""
     catalogue_rows, rows = len(count), jnp.arange(n, dtype=jnp.int32)
     first = jnp.where(used, offset, n)
     begun = jnp.full(n, -1, jnp.int32).at[first].set(jnp.arange(catalogue_rows, dtype=jnp.int32), mode="drop")

@@ -288,11 +288,11 @@ def _positive_root(values: jax.Array) -> jax.Array:
 
 def used_rows(cata: Rows) -> jax.Array:
     """Return a mask of the catalogue rows that hold groups."""
-    return _are_used(jnp.asarray(cata.ngroups, jnp.int32), np.shape(cata.count)[-1])
+    return are_used(jnp.asarray(cata.ngroups, jnp.int32), np.shape(cata.count)[-1])
 
 
 @functools.partial(jax.jit, static_argnames="n", inline=True)
-def _are_used(ngroups: jax.Array, n: int) -> jax.Array:
+def are_used(ngroups: jax.Array, n: int) -> jax.Array:
     rows = jnp.arange(n, dtype=jnp.int32)
     return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,8 @@ from .. import comm
 from .._transform.capacity import choose_capacity
 from ..arguments import known_integer
 from ..data import FofCatalogue
-from ._densest import Ends, check_groups, ends_of, groups_of_rows
+from ._densest import Ends, check_groups, ends_of, groups_of_rows, groups_of_segments
+from ._rows import are_used
 
 
 class WholeGroups(NamedTuple):
@@ -41,7 +41,8 @@ class WholeGroups(NamedTuple):
 
     def groups_of_rows(self) -> jax.Array:
         """Return ``(m,)`` int32: the catalogue row of each particle's group, ``g`` for particles in no group."""
-        return _groups_of_rows(self.ngroups, self.count, self.offset, self.row.shape[0])
+        n, used = self.row.shape[0], are_used(self.ngroups, self.count.shape[0])
+        return groups_of_segments(used, self.count, self.offset, n, n, n)
 
     def send_back(self, answers: Any, fill: Any) -> Any:
         """Return answers ``(m, ...)`` to the rows of the particles, and ``fill`` to particles in no group."""
@@ -99,13 +100,3 @@ def whole_groups(columns: Any, cata: FofCatalogue, num: jax.Array, group_rows: i
     listed_row = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
     offset = jnp.where(offset < n, listed_row[jnp.clip(offset, 0, n - 1)], capacity.rows)
     return WholeGroups(columns, origin, rows, ngroups, count, offset, ends, route)
-
-
-@functools.partial(jax.jit, static_argnames="n", inline=True)
-def _groups_of_rows(ngroups: jax.Array, count: jax.Array, offset: jax.Array, n: int) -> jax.Array:
-    rows, groups = jnp.arange(n, dtype=jnp.int32), count.shape[0]
-    first = jnp.where(jnp.arange(groups, dtype=jnp.int32) < ngroups, offset, n)
-    begun = jnp.full_like(rows, -1).at[first].set(jnp.arange(groups, dtype=jnp.int32), mode="drop")
-    start = jax.lax.cummax(jnp.where(begun >= 0, rows, -1))
-    group = begun[start]
-    return jnp.where((start >= 0) & (rows - start < count[group]), group, groups)
