@@ -83,6 +83,19 @@ def test_energies_of_wigner_crystals(cells: int, places: Any, energy: float, x64
     assert np.abs(jz.acceleration(pos, boxsize=1.0, error=1e-9)).max() < 1e-6 * len(pos)
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize("softening", [0.05, 0.3])
+@pytest.mark.parametrize("cells", [2, 6])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_softened_lattices_have_no_accelerations(cells: int, softening: float, dtype: Any, x64: None) -> None:
+    """Of two images half the box away, one is softened, and forces have no direction."""
+    pos = (lattice(cells, CUBIC) + 0.3).astype(dtype)
+    rows, how = np.arange(2), {"boxsize": 1.0, "softening": softening, "error": 1e-9}
+    potential, _, norm = ewald_sums(pos, np.ones(len(pos)), 1.0, rows, softening)
+    np.testing.assert_allclose(jz.potential(pos, **how)[rows], potential, atol=1e-7 * norm.max())
+    assert np.abs(jz.acceleration(pos, **how)).max() < 1e-6 * len(pos)
+
+
 def test_madelung_constant_of_rock_salt(x64: None) -> None:
     """Ions of one sign are a face-centred lattice, and all ions are a cubic one of half the side."""
     of_one_sign = float(jz.potential(lattice(1, CUBIC, *FACES), boxsize=1.0, error=1e-9)[0])

@@ -102,6 +102,9 @@ struct RunBox {
   }
 };
 
+// Relative to half a period; above the rounding of positions in float32.
+constexpr double halfway_width = 1e-6;
+
 // Which particles of a source are the nearest images for particles of a run.
 enum class Nearest { all, some, none };
 
@@ -126,13 +129,27 @@ struct NearestImages {
     for (int d = 0; d < D && (is_softened || only); ++d) {
       const double distance = std::fabs(centre[d] - box.middle[d]);
       const double extent = ((box.upper[d] - box.lower[d]) / 2 + reach) * (1 + 1e-12);
-      if (distance - extent >= half[d]) return Nearest::none;
-      every = every && distance + extent < half[d];
+      if (distance - extent > half[d] * (1 + halfway_width)) return Nearest::none;
+      every = every && distance + extent < half[d] * (1 - halfway_width);
     }
     return every ? Nearest::all : Nearest::some;
   }
 
-  // The squared softening of a node. If only some of its particles are softened, its centre decides, so exactly one of
+  // The share of an image that is the nearest in dimension d: 1, 0, or 1/2 of both images of a source half a period
+  // away, so that forces of symmetric images cancel. The difference to the source itself decides for all images.
+  // Positions of lattices are rounded, so a small range of distances counts as half a period if images only differ in
+  // softening.
+  template <typename V>
+  JZTREE_BOTH V share(const V& difference, double shift, int d) const {
+    const V none(0.), middle(half[d]), halfway(is_softened ? halfway_width * half[d] : 0);
+    if (std::fabs(shift) > 3 * half[d]) return none;
+    const V inside = shift > 0   ? -middle - difference
+                     : shift < 0 ? difference - middle
+                                 : middle - larger<V>(difference, -difference);
+    return choose(inside > halfway, V(1.), choose(inside < -halfway, none, V(0.5)));
+  }
+
+  // The squared softening of a node. If only some of its particles are softened, its centre decides, so at most one of
   // its images counts as softened.
   JZTREE_BOTH double length2_of(const RunBox<D>& box, Nearest image, const double* centre) const {
     bool inside = image != Nearest::none;

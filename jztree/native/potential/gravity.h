@@ -27,6 +27,12 @@ struct Attraction {
   V potential, force, bend;
 };
 
+template <typename V>
+JZTREE_BOTH inline Attraction<V> mean(const V& share, const Attraction<V>& a, const Attraction<V>& b) {
+  const V rest = V(1.) - share;
+  return {share * a.potential + rest * b.potential, share * a.force + rest * b.force, share * a.bend + rest * b.bend};
+}
+
 JZTREE_BOTH inline double square_root(double x) { return std::sqrt(x); }
 
 // 1 / sqrt(x) of a normal positive number.

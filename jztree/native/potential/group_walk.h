@@ -457,17 +457,23 @@ class RunSums {
       for (int d = 0; d < D; ++d) load(acceleration[d] + i, sums[d]);
       const V target = places<double>() + V(static_cast<double>(begin_ + i));
       for (int64_t row = from; row < to; ++row) {
-        V away[D], halves{};
+        V away[D], r2 = softening2, share(1.);
         for (int d = 0; d < D; ++d) {
-          away[d] = V(tree_.place[at(row * D + d)] + shift_[d]) - x[d];
-          if (nearest_.is_softened) halves = larger(halves, larger(away[d], -away[d]) * (1 / nearest_.half[d]));
+          const double place = tree_.place[at(row * D + d)];
+          away[d] = V(place + shift_[d]) - x[d];
+          r2 = r2 + away[d] * away[d];
+          if (nearest_.is_softened || nearest_.only) share = share * nearest_.share(V(place) - x[d], shift_[d], d);
         }
-        V r2 = nearest_.is_softened ? choose(halves < V(1.), softening2, none) : softening2;
-        for (int d = 0; d < D; ++d) r2 = r2 + away[d] * away[d];
-        const Attraction<V> pair = softened(r2, softening_.reach);
+        Attraction<V> pair = softened(r2, softening_.reach);
+        if (nearest_.is_softened && lanes_at_most(share, V(0.5)) != 0) {
+          V bare2{};
+          for (int d = 0; d < D; ++d) bare2 = bare2 + away[d] * away[d];
+          // Forces at small distances may be infinite.
+          pair = mean(share, pair, softened(choose(share < V(1.), bare2, V(1.)), softening_.reach));
+        }
         const V weight(tree_.weight[at(row)]);
         V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
-        for (int d = 0; d < D && nearest_.only; ++d) mass = nearest_mass(x[d], row, d, mass);
+        if (nearest_.only) mass = mass * share;
         sums[D] = sums[D] + pair.potential * mass;
         if (!Accelerate) continue;
         for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
@@ -475,16 +481,6 @@ class RunSums {
       for (int d = 0; d < D; ++d) store(sums[d], acceleration[d] + i);
       store(sums[D], potential + i);
     }
-  }
-
-  // `mass` if the image of a particle in place is the nearest to `x` in dimension d, and 0 otherwise. The difference to
-  // the particle itself decides, so exactly one image counts.
-  Lanes<double> nearest_mass(const Lanes<double>& x, int64_t row, int d, const Lanes<double>& mass) const {
-    using V = Lanes<double>;
-    const V difference = V(tree_.place[at(row * D + d)]) - x, half(nearest_.half[d]), lowest(-nearest_.half[d]), none{};
-    if (shift_[d] > 0) return choose(difference < lowest, mass, none);
-    if (shift_[d] < 0) return choose(half < difference, mass, none);
-    return choose(difference < lowest, none, choose(half < difference, none, mass));
   }
 
   const GroupTree<D>& tree_;

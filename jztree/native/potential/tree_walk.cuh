@@ -300,31 +300,25 @@ class WarpSums {
   __device__ void add_near(int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       JZTREE_COUNT("near row");
-      double away[D];
-      bool is_nearest = true;
+      double away[D], r2 = softening_.length2, share = 1;
       for (int d = 0; d < D; ++d) {
-        away[d] = shifted(tree_.place[row * D + d], d) - place_[d];
-        if (Images && nearest_.is_softened) is_nearest = is_nearest && std::fabs(away[d]) < nearest_.half[d];
-        if (Images && nearest_.only) is_nearest = is_nearest && has_nearest_shift(tree_.place[row * D + d], d);
+        const double place = tree_.place[row * D + d];
+        away[d] = shifted(place, d) - place_[d];
+        r2 += away[d] * away[d];
+        if (Images && (nearest_.is_softened || nearest_.only)) share *= nearest_.share(place - place_[d], shift_[d], d);
       }
-      if (Images && nearest_.only && !is_nearest) continue;
-      double r2 = is_nearest ? softening_.length2 : 0;
-      for (int d = 0; d < D; ++d) r2 += away[d] * away[d];
       if (row == row_ && !(Images && is_shifted_)) continue;
-      const Attraction<double> pair = softened(r2, softening_.reach);
-      const double weight = tree_.weight[row];
+      if (Images && nearest_.only && share == 0) continue;
+      Attraction<double> pair = softened(r2, softening_.reach);
+      if (Images && nearest_.is_softened && share < 1) {
+        double bare2 = 0;
+        for (int d = 0; d < D; ++d) bare2 += away[d] * away[d];
+        pair = mean(share, pair, softened(bare2, softening_.reach));
+      }
+      const double weight = Images && nearest_.only ? share * tree_.weight[row] : tree_.weight[row];
       potential += pair.potential * weight;
       for (int d = 0; d < D && Accelerate; ++d) acceleration[d] += away[d] * pair.force * weight;
     }
-  }
-
-  // Whether the image of a source in place is the nearest in dimension d. The difference to the source itself decides,
-  // so exactly one image counts.
-  __device__ bool has_nearest_shift(double source, int d) const {
-    const double difference = source - place_[d];
-    if (shift_[d] > 0) return difference < -nearest_.half[d];
-    if (shift_[d] < 0) return difference > nearest_.half[d];
-    return std::fabs(difference) <= nearest_.half[d];
   }
 
   const GravityNodes<D> tree_;
