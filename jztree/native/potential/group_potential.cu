@@ -25,17 +25,22 @@ struct ParticleSums {
   __device__ void add(const double* source, double weight, bool is_self, const Softening& softening,
                       const double* period, const EwaldSum* ewald) {
     if (is_self && !ewald) return;
-    double away[D], r2 = softening.length2;
+    double away[D], bare2 = 0;
+    bool is_halfway[D];
     for (int d = 0; d < D; ++d) {
       away[d] = GroupRows<D>::nearest(source[d] - place[d], period[d]);
-      if (ewald && 2 * std::fabs(away[d]) >= period[d]) r2 = 0;  // no image is the nearest one
+      bare2 += away[d] * away[d];
+      is_halfway[d] = ewald && 2 * std::fabs(away[d]) >= period[d] * (1 - halfway_width);
     }
-    for (int d = 0; d < D; ++d) r2 += away[d] * away[d];
     if (ewald) ewald->add(away, weight, potential, acceleration);
     if (is_self) return;
-    const Attraction<double> pair = softened(r2, softening.reach);
+    const Attraction<double> pair = softened(bare2 + softening.length2, softening.reach);
     potential += pair.potential * weight;
-    for (int d = 0; d < D; ++d) acceleration[d] += away[d] * pair.force * weight;
+    for (int d = 0; d < D; ++d) {
+      // Both images of a source half a period away are softened by half, as in NearestImages.
+      const double force = is_halfway[d] ? softened(bare2, softening.reach).force : pair.force;
+      acceleration[d] += away[d] * force * weight;
+    }
   }
 };
 
@@ -55,7 +60,8 @@ __global__ void sum_groups(const __grid_constant__ GroupSums<D, T> sums_of) {
   const EwaldSum ewald(sides);
   for (int64_t source = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); source < end; ++source)
     sums.add(in.place + source * D, in.weight[source], source == row, softening, period, has_images ? &ewald : nullptr);
-  sums_of.potential[row] = static_cast<T>(-sums.potential);
+  // The bits of all shares are added, so a row of another share is not -0.
+  sums_of.potential[row] = g < 0 ? T{0} : static_cast<T>(-sums.potential);
   for (int d = 0; d < D && sums_of.acceleration; ++d)
     sums_of.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d]);
 }
