@@ -234,7 +234,7 @@ def _capacity(group_rows: int | None, n: int) -> Capacity:
         raise ValueError(
             f"sums support less than 2**31 rows over all devices, but there are {rows}; use fewer particles."
         )
-    return choose_capacity("group_rows", group_rows, n + n // 4 + 1, rows)
+    return choose_capacity("group_rows", group_rows, n + n // 4 + 16, rows)
 
 
 def _checked_num(

@@ -86,7 +86,7 @@ def whole_groups(columns: Any, cata: FofCatalogue, num: jax.Array, group_rows: i
     if ndev == 1:
         return WholeGroups(columns, origin, rows, comm.after(ngroups, num), count, offset, ends, None)
     to_rank = jnp.where(group == catalogue_rows, ends.owner(), jnp.where(group < catalogue_rows, rank, -1))
-    capacity = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
+    capacity = choose_capacity("group_rows", group_rows, n + n // 4 + 16, n * ndev)
     (columns, origin, rows), _, route = comm.exchange_by_rank(
         (columns, origin, rows),
         to_rank,

@@ -103,7 +103,7 @@ def descendants(
 
 def _exchanged(columns: list[jax.Array], to_rank: jax.Array, name: str) -> tuple[list[jax.Array], Any, comm.Route]:
     n = to_rank.shape[0]
-    capacity: Capacity = choose_capacity(name, None, n + n // 4 + 1, n * comm.num_ranks())
+    capacity: Capacity = choose_capacity(name, None, n + n // 4 + 16, n * comm.num_ranks())
     return comm.exchange_by_rank(columns, to_rank, n, capacity, what="particles of subhaloes", name=name)
 
 

@@ -114,7 +114,7 @@ def as_queries(queries: Any, dims: int) -> Queries:
 
 
 def integer(value: Any, name: str, smallest: int = 1) -> int:
-    """Return ``value``. Raises TypeError or ValueError unless it is an integer of at least ``least``."""
+    """Return ``value``. Raises TypeError or ValueError unless it is an integer of at least ``smallest``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}; it must be an integer.")
     if value < smallest:
