@@ -43,6 +43,8 @@ test-emulated-all: develop
 	for seed in 0 1; do JZTREE_EMULATOR_SEED=$$seed $(MAKE) test-watched || exit; done
 fuzz: develop
 	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)
+fuzz-emulated: develop
+	$(build) emulated && JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 fuzz-sanitized: develop
 	$(build) sanitized && checks/sanitized.sh $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 lint format: $(VENV)/group-lint

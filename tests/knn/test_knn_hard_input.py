@@ -102,6 +102,19 @@ def test_float32_points_at_and_next_to_the_faces_of_the_box() -> None:
     np.testing.assert_allclose(rad, oracles.pair_distances(pos, pos, np.asarray(idx), 8.0), atol=2e-6)
 
 
+@pytest.mark.parametrize("k", [4, 8])
+@pytest.mark.parametrize("dims", [2, 3, 6])
+def test_clump_at_a_corner_and_a_point_at_the_opposite_one(dims: int, k: int) -> None:
+    """The box of their node spans the periodic box, and neighbours are nearer than it is rounded."""
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        place = np.exp(random.normal(0, 3, (24, dims))) * 1e-11
+        pos = np.where(random.random(place.shape) < 0.4, 1, place).astype(np.float32)
+        pos[-1] = np.where(random.random(dims) < 0.5, 2e-7, 1 - 3e-7)
+        expected = np.sqrt(np.sort(oracles.squared_distances(pos % 1, pos % 1, 1.0), axis=1)[:, :k])
+        np.testing.assert_allclose(knn(jnp.asarray(pos), k, boxsize=1.0)[0], expected, rtol=1e-6)
+
+
 def test_distances_across_the_boundary_have_full_relative_precision() -> None:
     tiny = np.float32(10) ** -np.arange(1, 9, dtype=np.float32)
     low = np.stack([tiny, np.full(8, 0.5, np.float32)], axis=1)

@@ -295,8 +295,8 @@ class ShortSearch {
         lane_index() < 2 * W && gap2 * below_one<T> <= (second ? wanted_.worst2[1] : wanted_.worst2[0]);
     // The largest difference of a query and a row of the leaf.
     const T reach = is_around ? scale_.period[d] - straight : -std::fmin(right, left);
-    const bool is_certain =
-        reach <= scale_.period[d] / 2 * below_one<T> || (is_short && wider * wider * below_one<T> > bound2);
+    const bool is_certain = reach <= scale_.period[d] / 2 * below_one<T> ||
+                            (is_short && wider > 0 && wider * wider * below_one<T> > bound2);
     const unsigned shifts_query = for_any_box(is_near && is_around && left > right);
     const unsigned shifts_source = for_any_box(is_near && is_around && left <= right);
     const unsigned straight_dims = for_any_box(is_near && !is_around), uncertain = for_any_box(is_near && !is_certain);
