@@ -110,7 +110,7 @@ class Answers {
     while (number > 0 && row_plus_one(sorted, number - 1) == no_row) --number;
     const bool has_self = row_plus_one(sorted, 0) == 0;
     if (has_self) sorted[0] = make_candidate<R>(0, static_cast<uint32_t>(query + out_.own_offset + 1));
-    if (!write_in_order(query, sorted, number)) write_sorted(query, sorted, number, has_self);
+    if (!write_in_order(query, sorted, number, has_self)) write_sorted(query, sorted, number, has_self);
   }
 
  private:
@@ -120,25 +120,25 @@ class Answers {
   static uint32_t row_plus_one(const Candidate<R>* sorted, int64_t i) { return candidate_row_plus_one<R>(sorted[i]); }
 
   // Returns whether the distances rise. Otherwise the written answer is in the wrong order.
-  bool write_in_order(int64_t query, const Candidate<R>* sorted, int64_t number) const {
-    if (number < block) return write_few(query, sorted, number);
+  bool write_in_order(int64_t query, const Candidate<R>* sorted, int64_t number, bool has_self) const {
+    if (number < block) return write_few(query, sorted, number, has_self);
     if (!plain_) return false;
     return sources_.scale().periodic ? write_blocks<true>(query, sorted, number)
                                      : write_blocks<false>(query, sorted, number);
   }
 
-  bool write_few(int64_t query, const Candidate<R>* sorted, int64_t number) const {
+  bool write_few(int64_t query, const Candidate<R>* sorted, int64_t number, bool has_self) const {
     int32_t* index = out_.index_of(query);
     T* radius = out_.radius_of(query);
     double last = -1;
     bool rises = true;
     for (int64_t i = 0; i < number; ++i) {
       const int64_t row = int64_t{row_plus_one(sorted, i)} - 1;
-      const double square = out_.distance2(query, row);
+      const double square = has_self && i == 0 ? 0 : out_.distance2(query, row);
       rises &= last < square;
       last = square;
       index[i] = out_.reported(row);
-      if (radius) radius[i] = out_.rule.length(square);
+      if (radius) radius[i] = square == 0 ? T{0} : out_.rule.length(square);
     }
     if (number < out_.k) out_.clear_from(query, number);
     return rises;
