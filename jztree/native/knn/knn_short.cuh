@@ -404,7 +404,8 @@ class ShortSearch {
   template <bool Crossed>
   __device__ __forceinline__ void collect_block(unsigned crossed) {
     // More rows at once would need more registers.
-    constexpr int rows = Crossed && W * sizeof(T) * List::block > 192 ? 4 : List::block;
+    constexpr int max_rows = !Crossed ? List::block : W * sizeof(T) > 24 ? 4 : 8;
+    constexpr int rows = max_rows < List::block ? max_rows : List::block;
     const Lift lift = list_.lift();
     T lifted[List::block];
     uint32_t labels[List::block];
