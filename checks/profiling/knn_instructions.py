@@ -35,15 +35,23 @@ _NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
 _SOURCE = """
 #include "knn/knn_search.cuh"
 // A block is one warp.
-static_assert(jztree::short_search_bytes<3, jztree::ShortList<{entries}, float, {keyed}>, float>({planes}) <=
+static_assert(jztree::short_search_bytes<{width}, jztree::ShortList<{entries}, float, {keyed}>, float>({planes}) <=
               {shared_bytes});
-template __global__ void jztree::search_short<3, {entries}, float, float, {repeated}, {keyed}>(
-    const __grid_constant__ jztree::Problem<float>, const jztree::StagedRow<3, float>*, const jztree::Scale<3, float>*,
-    const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered, jztree::Unanswered);
+template __global__ void jztree::search_short<{width}, {entries}, float, float, {repeated}, {keyed}>(
+    const __grid_constant__ jztree::Problem<float>, const jztree::StagedRow<{width}, float>*,
+    const jztree::Scale<{width}, float>*,
+    const __grid_constant__ jztree::Limits<{width}, float>, int64_t, uint32_t, jztree::Unanswered, jztree::Unanswered);
 """
 # The flags of jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
-_CAPACITIES = (4, 8, 16, 32, 64)  # of the lists
+_CAPACITIES = (4, 8, 16, 32, 64)  # of the lists in up to 3 dimensions
+_MAX_KEYED = {
+    2: 64,
+    3: 64,
+    6: 16,
+    8: 0,
+}  # by the padded dimensions: the most neighbours of lists that are sorted by keys
+_OF_EACH_DIMENSION = "crossed dimension"  # a part that is unrolled over dimensions and runs in some of them
 _PLANES = 8  # of the hierarchy of 1e9 particles
 
 # Of a multiprocessor of compute capability 9.0: it has four parts with their own registers, which a warp takes in units
@@ -152,18 +160,26 @@ def parts_of(disassembly: str) -> dict[str, int]:
     return dict(counts)
 
 
-def compile_kernel(k: int, architecture: int, folder: pathlib.Path, warps: int = 1) -> Registers:
-    """Compile the kernel for k neighbours, in three dimensions and float32, to kernel.cubin in a folder.
+def padded(dims: int) -> int:
+    """Return the number of coordinates of the kernel that searches in these dimensions."""
+    return next(width for width in _MAX_KEYED if dims <= width)
+
+
+def compile_kernel(k: int, architecture: int, folder: pathlib.Path, warps: int = 1, dims: int = 3) -> Registers:
+    """Compile the kernel for k neighbours in float32 to kernel.cubin in a folder.
 
     Raises:
         subprocess.CalledProcessError: Among others, if a multiprocessor of compute capability 9.0 has not enough shared
             memory for this number of warps.
     """
     source = folder / "kernel.cu"
+    width = padded(dims)
+    capacities = _CAPACITIES if width <= 3 else _CAPACITIES[:-1] if width < 8 else _CAPACITIES[1:3]
     parameters = {
-        "entries": next((entries for entries in _CAPACITIES if k <= entries), 32),
-        "repeated": "true" if k > _CAPACITIES[-1] else "false",
-        "keyed": "true" if 4 < k <= _CAPACITIES[-1] else "false",
+        "width": width,
+        "entries": next((entries for entries in capacities if k <= entries), 32),
+        "repeated": "true" if k > capacities[-1] else "false",
+        "keyed": "true" if 4 < k <= _MAX_KEYED[width] else "false",
         "planes": _PLANES,
         "shared_bytes": _SHARED_BYTES // warps - _BLOCK_BYTES,
     }
@@ -198,20 +214,24 @@ def count_runs(call: Callable[[], Any]) -> dict[str, int]:
     return {name: int(count) for name, count in (line.rsplit("=", 1) for line in lines)}
 
 
-def uniform_points(n: int) -> jax.Array:
+def uniform_points(n: int, dims: int = 3) -> jax.Array:
     """Return n points of the unit cube, float32."""
-    return jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
+    return jnp.asarray(np.random.default_rng(7).random((n, dims), dtype=np.float32))
 
 
-def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
+def count_parts(
+    n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None, dims: int = 3
+) -> dict[str, int]:
     """Return the runs of each part for the k nearest neighbours of n uniform points that are also the queries."""
-    pos = uniform_points(n)
+    pos = uniform_points(n, dims)
     return count_runs(lambda: knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
 
 
-def print_parts(counts: dict[str, int], instructions: dict[str, int]) -> None:
+def print_parts(counts: dict[str, int], instructions: dict[str, int], dims: int) -> None:
     """Print one line per part of the kernel: its runs per group of queries, its length, and the product."""
     groups = counts["group"]
+    if _OF_EACH_DIMENSION in instructions:
+        instructions = {**instructions, _OF_EACH_DIMENSION: instructions[_OF_EACH_DIMENSION] // padded(dims)}
     issued = {part: times * instructions.get(part, 0) / groups for part, times in counts.items()}
     for part in sorted(issued, key=issued.__getitem__, reverse=True):
         print(f"  {part:28}{counts[part] / groups:10.2f} x {instructions.get(part, 0):5} = {issued[part]:10.0f}")
@@ -222,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--n", type=int, default=100_000)
+    parser.add_argument("--dims", type=int, default=3)
     parser.add_argument("--architecture", type=int, default=90)
     parser.add_argument("--leaf-size", type=int, default=GPU_LEAF_SIZE)
     parser.add_argument("--fan-out", type=int, default=TreeConfig().fan_out)
@@ -231,10 +252,11 @@ def main() -> None:
     tree = TreeConfig(leaf_size=selected.leaf_size, fan_out=selected.fan_out)
     for k in selected.k:
         with tempfile.TemporaryDirectory() as folder:
-            registers = compile_kernel(k, selected.architecture, pathlib.Path(folder))
+            registers = compile_kernel(k, selected.architecture, pathlib.Path(folder), dims=selected.dims)
             instructions = instructions_of_parts(pathlib.Path(folder), selected.nvdisasm)
         print(f"k = {k}: {registers}, {registers.warps} warps")
-        print_parts(count_parts(selected.n, k, None if selected.open else 1.0, tree), instructions)
+        counts = count_parts(selected.n, k, None if selected.open else 1.0, tree, dims=selected.dims)
+        print_parts(counts, instructions, selected.dims)
 
 
 if __name__ == "__main__":

@@ -83,10 +83,7 @@ class ShortSearch {
   }
 
  private:
-  // Which images are next to each other: bit d is set if it is the image of the queries below the box in dimension d,
-  // bit W + 1 + d if it is the image of the rows. The bit `depends` is set if the image depends on the query and the
-  // row, or if a wrapped position has a rounding error.
-  static constexpr unsigned depends = 1u << W, of_queries = 2 * depends - 1;
+  static constexpr unsigned all_dims = (1u << W) - 1, with_rests = 1u << W;
 
   // Lanes that do not search accept no rows. last: the last entry of the lane's list.
   __device__ __forceinline__ void set_bound(bool searches, const Candidate<T>& last) {
@@ -101,6 +98,15 @@ class ShortSearch {
     // Without a bound, no row can be pruned.
     most_collected_ = collected_ + lane_index();
     if (wanted_.worst.row_plus_one() != no_row) most_collected_ += List::patience * warp_size;
+    if (crossed_ != 0) crossed_ = crossed_dims();
+  }
+
+  // The dimensions in which a row within the bounds may be nearest around the boundary. In other dimensions, if the
+  // straight distance is not the shortest, both exceed the bounds.
+  __device__ __forceinline__ unsigned crossed_dims() const {
+    const T bound2 = lane_index() < W ? wanted_.worst2[0] : wanted_.worst2[1];
+    const unsigned lanes = __ballot_sync(all_lanes, !(around2_ >= bound2));
+    return (lanes | lanes >> W) & all_dims;
   }
 
   // A single loop handles all leaves and the remaining rows at the end, so that the code absorbs candidates in only one
@@ -109,9 +115,10 @@ class ShortSearch {
     cover(searches);
     T query_rest[W];
     query_rests_ = wrapped_ && __any_sync(all_lanes, frame_.staging.find_rests(problem_.queries, query_, query_rest));
+    crossed_ = all_dims;
+    images_ = 0;
     set_bound(searches, list_.bound());
     tile_begin_ = tile_count_ = 0;
-    move_queries(0);
     WarpWalk<W, 2, From, T> walk(problem_.sources, frame_.staging, frame_.group, stack_, stops_);
     LeafRows leaf = seeds();
     if (lane_index() == 0) frame_.seeds = {leaf.row, leaf.end - leaf.row};
@@ -120,12 +127,11 @@ class ShortSearch {
     uint32_t to_label = list_.label_rows(leaf.row, leaf.end - leaf.row);  // the difference of labels and rows
     list_.set_own_label(frame_.seeds.has(own_row) ? own_row + to_label : List::no_label);
     __syncwarp();
-    bool is_seed = leaf.end > leaf.row;
-    unsigned images = 0;
+    bool is_seed = true;
     for (bool has_rows = true; has_rows;) {
-      // The lanes take rows of several leaves if these have the same images.
+      // The lanes take rows of several leaves.
       uint32_t row = 0, label = 0;
-      unsigned filled = 0, images_of_rows = images;
+      unsigned filled = 0;
       while (filled < warp_size) {
         JZTREE_COUNT("fill lanes");
         if (leaf.row >= leaf.end) {
@@ -143,9 +149,6 @@ class ShortSearch {
           to_label = list_.label_rows(leaf.row, leaf.end - leaf.row);
           if (own_row - leaf.row < leaf.end - leaf.row && !frame_.seeds.has(own_row))
             list_.set_own_label(own_row + to_label);
-          images = leaf.straight ? 0 : images_of(leaf.node);
-          if (filled == 0) images_of_rows = images;
-          if (images != images_of_rows) break;
         }
         const unsigned place = static_cast<unsigned>(lane_index()) - filled, rows = leaf.end - leaf.row;
         const unsigned count = rows < warp_size - filled ? rows : warp_size - filled;
@@ -162,24 +165,23 @@ class ShortSearch {
       bool is_needed = static_cast<unsigned>(lane_index()) < filled;
       if (is_needed && frame_.seeds.has(row)) {
         JZTREE_COUNT("seeds");
-        is_needed = is_straight(point.x) == is_seed;
+        is_needed = is_seed;
         label = List::first_label(row, frame_.seeds.first);
       }
-      if (wrapped_) images_of_rows = with_rests(point, images_of_rows);
-      point.label = label;
-      bool joins;
-      do {
-        joins = has_rows && ((images_of_rows & of_queries) == images_ || tile_count_ == 0);
-        if (joins) {
-          JZTREE_COUNT("rows");
-          if (images_of_rows != 0 || images_ != 0) move_together(&point, images_of_rows);
-          if (!list_.has_range()) set_range(point.x, is_needed, searches);
-          append(point, __ballot_sync(all_lanes, is_needed && is_near(point.x)));
-        } else {
-          fill_block();
-        }
-        if (tile_count_ >= List::block || !has_rows) drain(searches, !has_rows);
-      } while (has_rows && !joins);
+      unsigned images = 0, near_lanes = 0;
+      if (has_rows) {
+        JZTREE_COUNT("rows");
+        if (!list_.has_range()) set_range(point.x, is_needed, searches);
+        near_lanes = __ballot_sync(all_lanes, is_needed && is_near(point.x));
+        images = images_of(point, near_lanes >> lane_index() & 1);
+        point.label = label;
+        append(point, near_lanes);
+      } else {
+        fill_block();
+      }
+      images_ |= images;
+      if (tile_count_ >= List::block || !has_rows) drain(searches, !has_rows);
+      if (tile_count_ <= __popc(near_lanes)) images_ = images;
     }
   }
 
@@ -217,8 +219,8 @@ class ShortSearch {
     list_.for_labels(function);
   }
 
-  // Rows around the rows of the queries in z-order. Before the walk, the lists absorb all seeds that are nearest
-  // straight, so that the walk starts with a bound.
+  // Rows around the rows of the queries in z-order. The lists absorb them before the walk, so that it starts with a
+  // bound.
   __device__ __forceinline__ LeafRows seeds() const {
     constexpr int64_t margin = K > 16 ? 32 : 16;
     const int64_t row = __shfl_sync(all_lanes, self_row_, 0), rows = problem_.sources.num();
@@ -229,90 +231,63 @@ class ShortSearch {
     return seeds;
   }
 
-  // Whether the straight image of a row is the nearest to all queries.
-  __device__ __forceinline__ bool is_straight(const T* x) const {
-    bool is_straight = true;
+  // The dimensions of these rows with an image that differs between queries, a bit each; or `with_rests` if positions
+  // have rounding errors.
+  __device__ __forceinline__ unsigned images_of(const Tile& point, bool is_needed) const {
+    if (wrapped_ && __any_sync(all_lanes, query_rests_ || point.label == has_rests)) return with_rests;
+    // In many dimensions, most tests would be in vain.
+    if (W > 3 || crossed_ == 0) return all_dims;
+    JZTREE_COUNT("images");
+    unsigned dims = 0;
+    const RowBoxes<W, T> boxes = frame_.boxes;
 #pragma unroll
-    for (int d = 0; d < W; ++d)
-      for (int box = 0; box < 2; ++box) {
-        const T reach = std::fmax(x[d] - frame_.group.low[box][d], frame_.group.high[box][d] - x[d]);
-        is_straight &= reach <= scale_.period[d] / 2 * below_one<T>;
-      }
-    return is_straight;
+    for (int d = 0; d < W; ++d) {
+      bool is_straight = true;
+#pragma unroll
+      for (int box = 0; box < 2; ++box)
+        is_straight &= offset_of<false>(boxes, point.x[d], box, d) <= boxes.straight[box][d];
+      if (__any_sync(all_lanes, is_needed && !is_straight)) dims |= 1u << d;
+    }
+    return dims;
   }
 
   // Queries that are consecutive in z-order may be far apart at jumps of the curve. So there are two boxes, split at
   // the longest jump: together they have half as many points near them as a single box.
   __device__ __forceinline__ void cover(bool searches) {
     Group<W, 2, T> group(scale_);
-    T x[W], jump2 = 0;
-    frame_.staging.point(problem_.queries, query_, x);
+    T jump2 = 0;
+    frame_.staging.point(problem_.queries, query_, at_);
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      if (!searches) x[d] = 0;
-      T jump = x[d] - __shfl_up_sync(all_lanes, x[d], 1);
+      T jump = at_[d] - __shfl_up_sync(all_lanes, at_[d], 1);
       jump2 += jump * jump;
     }
     bool both_search = (__ballot_sync(all_lanes, searches) << 1 >> lane_index() & 1) && searches;
     unsigned word = static_cast<unsigned>(__float_as_int(static_cast<float>(jump2))) & ~(warp_size - 1u);
     unsigned longest = warp_max_word(both_search ? word | static_cast<unsigned>(lane_index()) : 0);
     second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
-    group.cover(0, x, searches && !second_);
-    group.cover(1, x, searches && second_);
+    group.cover(0, at_, searches && !second_);
+    group.cover(1, at_, searches && second_);
     if (wrapped_) group.widen(frame_.staging);
     group.complete();
     if (lane_index() == 0) frame_.group = group;
     __syncwarp();
+    around2_ = std::numeric_limits<T>::infinity();
+    if (lane_index() < 2 * W) cover_dimension(lane_index() / W, lane_index() % W);
+    __syncwarp();
   }
 
-  // The images of the rows of a leaf that are nearest to all queries. A lane compares one dimension with one box.
-  __device__ __forceinline__ unsigned images_of(uint32_t leaf) const {
-    JZTREE_COUNT("images");
-    const T bound2 = wanted_.worst.distance2();
-    if (bound2 <= frame_.group.straight2) return 0;
-    const Group<W, 2, T>& group = frame_.group;
-    const bool second = lane_index() >= W;
-    const int box = second ? 1 : 0, d = lane_index() % W;
-    T low, high;
-    frame_.staging.side(problem_.sources, leaf, d, &low, &high);
-    const T right = low - group.high[box][d], left = group.low[box][d] - high;
-    const T straight = std::fmax(right, left), around = std::fmin(right, left) + group.around[d];
-    // Within a bound that is short, only rows that are near through a single image matter.
-    const bool is_short = bound2 <= group.single2;
-    const bool is_near_around = around <= 0 || around * around * below_one<T> <= bound2;
-    if (is_short && !__any_sync(all_lanes, lane_index() < 2 * W && is_near_around)) return 0;
-    JZTREE_COUNT("images around");
-    const bool is_around = around < straight;
-    const T gap = std::fmax(std::fmin(straight, around), T{0}), wider = std::fmax(straight, around);
-    T gap2 = 0;
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      T in_dimension = __shfl_sync(all_lanes, gap, box * W + i);
-      gap2 += in_dimension * in_dimension;
-    }
-    // Rows that are not near a box may use any image: every image is too far from its queries.
-    const bool is_near =
-        lane_index() < 2 * W && gap2 * below_one<T> <= (second ? wanted_.worst2[1] : wanted_.worst2[0]);
-    // The largest difference of a query and a row of the leaf.
-    const T reach = is_around ? scale_.period[d] - straight : -std::fmin(right, left);
-    const bool is_certain = reach <= scale_.period[d] / 2 * below_one<T> ||
-                            (is_short && wider > 0 && wider * wider * below_one<T> > bound2);
-    const unsigned shifts_query = for_any_box(is_near && is_around && left > right);
-    const unsigned shifts_source = for_any_box(is_near && is_around && left <= right);
-    const unsigned straight_dims = for_any_box(is_near && !is_around), uncertain = for_any_box(is_near && !is_certain);
-    if (uncertain | (shifts_query & shifts_source) | (straight_dims & (shifts_query | shifts_source))) return depends;
-    return shifts_query | shifts_source << (W + 1);
-  }
-
-  // The dimensions in which the value is true for any box.
-  __device__ __forceinline__ static unsigned for_any_box(bool value) {
-    const unsigned lanes = __ballot_sync(all_lanes, value);
-    return (lanes | lanes >> W) & (depends - 1);
-  }
-
-  // The images of the rows if they or the queries have rounding errors.
-  __device__ __forceinline__ unsigned with_rests(const Tile& point, unsigned images) const {
-    return __any_sync(all_lanes, query_rests_ || point.label == has_rests) ? depends : images;
+  // Set values of a box in a dimension.
+  __device__ __forceinline__ void cover_dimension(int box, int d) {
+    const T low = frame_.group.low[box][d], high = frame_.group.high[box][d], around = frame_.group.around[d];
+    const T centre = low <= high ? (low + high) / 2 : T{0};
+    frame_.boxes.centre[box][d] = centre;
+    const T half = std::fmax(high - centre, centre - low) * above_one<T> + frame_.staging.rounding(d);
+    frame_.boxes.half[box][d] = half;
+    frame_.boxes.straight[box][d] = around / 2 - half;
+    if (around == std::numeric_limits<T>::infinity()) return;
+    const T nearest = std::fmin(low, around - high);
+    around2_ = nearest > 0 ? nearest * nearest * below_one<T> : T{-1};
   }
 
   // Estimate the distances from the first rows that are needed.
@@ -326,7 +301,7 @@ class ShortSearch {
 #pragma unroll
         for (int d = 0; d < W; ++d) {
           // Less than 0 for a box without queries.
-          const T reach = std::fmax(std::fabs(x[d] - frame_.boxes.centre[box][d]) + frame_.boxes.half[box][d], T{0});
+          const T reach = std::fmax(offset_of<true>(frame_.boxes, x[d], box, d) + frame_.boxes.half[box][d], T{0});
           sum += reach * reach;
         }
         reach2 = std::fmax(reach2, sum);
@@ -338,37 +313,19 @@ class ShortSearch {
     }
   }
 
-  // Move the queries, their boxes and a row to these images.
-  __device__ __forceinline__ void move_together(Tile* point, unsigned images) {
-    JZTREE_COUNT("images of rows");
-    if ((images & of_queries) != images_) move_queries(images & of_queries);
-#pragma unroll
-    for (int d = 0; d < W; ++d)
-      if (images >> (W + 1 + d) & 1) point->x[d] = shifted_down(point->x[d], scale_.period[d], scale_.period_rest[d]);
-  }
-
-  __device__ __forceinline__ void move_queries(unsigned images) {
-    JZTREE_COUNT("move queries");
-    images_ = images;
-    auto moved = [&](T x, int d) {
-      return images < depends && (images >> d & 1) ? shifted_down(x, scale_.period[d], scale_.period_rest[d]) : x;
-    };
-    frame_.staging.point(problem_.queries, query_, at_);
-#pragma unroll
-    for (int d = 0; d < W; ++d) at_[d] = moved(at_[d], d);
-    if (lane_index() < 2 * W) {
-      const int box = lane_index() / W, d = lane_index() % W;
-      const T low = frame_.group.low[box][d], high = frame_.group.high[box][d];
-      const T centre = low <= high ? (low + high) / 2 : T{0};
-      frame_.boxes.centre[box][d] = moved(centre, d);
-      frame_.boxes.half[box][d] = std::fmax(high - centre, centre - low) * above_one<T> + frame_.staging.rounding(d);
-    }
-    __syncwarp();
-  }
-
   // Whether a row may be within the radius of any query.
   __device__ __forceinline__ bool is_near(const T* x) const {
-    if (images_ == depends) return is_near_around(x);
+    if (crossed_ == 0) {
+      JZTREE_COUNT("rows straight");
+      return is_near<false>(x);
+    } else {
+      JZTREE_COUNT("rows around");
+      return is_near<true>(x);
+    }
+  }
+
+  template <bool Around>
+  __device__ __forceinline__ bool is_near(const T* x) const {
     const RowBoxes<W, T> boxes = frame_.boxes;
     bool is_near = false;
 #pragma unroll
@@ -376,7 +333,7 @@ class ShortSearch {
       T least2 = 0;
 #pragma unroll
       for (int d = 0; d < W; ++d) {
-        T gap = std::fmax(std::fabs(x[d] - boxes.centre[box][d]) - boxes.half[box][d], T{0});
+        const T gap = std::fmax(offset_of<Around>(boxes, x[d], box, d) - boxes.half[box][d], T{0});
         least2 = d == 0 ? gap * gap : std::fma(gap, gap, least2);
       }
       is_near |= least2 * below_one<T> <= wanted_.worst2[box];
@@ -384,21 +341,11 @@ class ShortSearch {
     return is_near;
   }
 
-  // The same if the image depends on the query.
-  __device__ __forceinline__ bool is_near_around(const T* x) const {
-    JZTREE_COUNT("rows around");
-    bool is_near = false;
-#pragma unroll 1
-    for (int box = 0; box < 2; ++box) {
-      T least2 = 0;
-#pragma unroll
-      for (int d = 0; d < W; ++d) {
-        T gap = std::fmax(frame_.group.gap(box, d, x[d]), T{0});
-        least2 = d == 0 ? gap * gap : least2 + gap * gap;
-      }
-      is_near |= least2 * below_one<T> <= (box == 0 ? wanted_.worst2[0] : wanted_.worst2[1]);
-    }
-    return is_near;
+  // The distance from the centre of a box in a dimension. Around: to the nearest image, reduced by a possible rounding.
+  template <bool Around>
+  __device__ __forceinline__ T offset_of(const RowBoxes<W, T>& boxes, T x, int box, int d) const {
+    const T offset = std::fabs(x - boxes.centre[box][d]);
+    return Around ? std::fmin(offset, frame_.group.around[d] - offset) : offset;
   }
 
   __device__ __forceinline__ Tile& tile_place(int i) { return tile_[(tile_begin_ + i) & (tile_points - 1)]; }
@@ -437,51 +384,92 @@ class ShortSearch {
   }
 
   __device__ __forceinline__ void collect_from_tile() {
-    if (images_ == depends) {
+    const unsigned crossed = images_ & crossed_;
+    if (images_ >= with_rests) {
       JZTREE_COUNT("block pair by pair");
       collect_block_by_pairs();
+    } else if (crossed != 0) {
+      JZTREE_COUNT("block across");
+      collect_block<true>(crossed);
     } else {
       JZTREE_COUNT("block");
-      collect_block();
+      collect_block<false>(0);
     }
     tile_begin_ = (tile_begin_ + List::block) & (tile_points - 1);
     tile_count_ -= List::block;
   }
 
-  // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
-  __device__ __forceinline__ void collect_block() {
+  // Compute all distances first: loads from shared memory cannot be moved across the stores that follow. Crossed:
+  // whether each pair has its image in some dimensions.
+  template <bool Crossed>
+  __device__ __forceinline__ void collect_block(unsigned crossed) {
+    // More rows at once would need more registers.
+    constexpr int max_rows = !Crossed ? List::block : W * sizeof(T) > 24 ? 4 : 8;
+    constexpr int rows = max_rows < List::block ? max_rows : List::block;
     const Lift lift = list_.lift();
     T lifted[List::block];
     uint32_t labels[List::block];
 #pragma unroll
-    for (int i = 0; i < List::block; ++i) {
-      const Tile point = tile_[tile_begin_ + i];
-      if constexpr (Keyed) {
-        // Fused, because the roundings do not matter.
-        lifted[i] = lift.lift;
+    for (int first = 0; first < List::block; first += rows) {
+      Tile points[rows];
+      T sums[rows];
 #pragma unroll
-        for (int d = 0; d < W; ++d) lifted[i] = std::fma(at_[d] - point.x[d], at_[d] - point.x[d], lifted[i]);
-      } else {
-        lifted[i] = distance2<W, false>(scale_, at_, point.x);
+      for (int i = 0; i < rows; ++i) {
+        points[i] = tile_[tile_begin_ + first + i];
+        labels[first + i] = points[i].label;
+        if constexpr (Keyed) sums[i] = lift.lift;
       }
-      labels[i] = point.label;
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        T differences[rows];
+#pragma unroll
+        for (int i = 0; i < rows; ++i) differences[i] = at_[d] - points[i].x[d];
+        if (Crossed && crossed >> d & 1) choose_images(d, points, differences);
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+          if constexpr (Keyed) {
+            // Fused, because the roundings do not matter.
+            sums[i] = std::fma(differences[i], differences[i], sums[i]);
+          } else {
+            const T square = differences[i] * differences[i];
+            sums[i] = d == 0 ? square : sums[i] + square;
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < rows; ++i) lifted[first + i] = sums[i];
     }
 #pragma unroll
     for (int i = 0; i < List::block; ++i) collect(lift, lifted[i], labels[i]);
   }
 
-  // The same if the image depends on the pair. This is rare, so the loop is short and takes few registers.
+  // Replace straight differences in a dimension by differences to the nearest images. This has the bits of
+  // wrapped_difference: a shift is only needed for a coordinate in the upper half, either of the query or of the row.
+  template <int N>
+  __device__ __forceinline__ void choose_images(int d, const Tile (&points)[N], T (&differences)[N]) const {
+    JZTREE_COUNT("crossed dimension");
+    const T period = scale_.period[d], rest = scale_.period_rest[d], half = period / 2;
+    const bool is_upper = at_[d] > half;
+    const T query = is_upper ? shifted_down(at_[d], period, rest) : at_[d];
+    const T shift = is_upper ? T{0} : period, shift_rest = is_upper ? T{0} : rest;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const T around = query - shifted_down(points[i].x[d], shift, shift_rest);
+      if (std::fabs(differences[i]) > half) differences[i] = around;
+    }
+  }
+
+  // The same if positions have rounding errors. This is rare, so the loop is short and takes few registers.
   __device__ __forceinline__ void collect_block_by_pairs() {
     T query_rest[W] = {}, point_rest[W] = {};
-    if (wrapped_) tile_rests(query_rest, point_rest);
+    tile_rests(query_rest, point_rest);
 #pragma unroll 1
     for (int i = 0; i < List::block; ++i) {
       const Tile point = tile_[tile_begin_ + i];
       T row_rest[W];
 #pragma unroll
       for (int d = 0; d < W; ++d) row_rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
-      T distance = wrapped_ ? distance2<W, true>(scale_, at_, point.x, query_rest, row_rest)
-                            : distance2<W, true>(scale_, at_, point.x);
+      const T distance = distance2<W, true>(scale_, at_, point.x, query_rest, row_rest);
       collect(list_.lift(), List::lifted(list_.lift(), distance), point.label);
     }
   }
@@ -582,15 +570,18 @@ class ShortSearch {
   List list_;
   StackEntry<T>* stack_;
   Wanted<2, T> wanted_;
-  T lifted_limit_, at_[W];      // at_: the image of the query next to the rows of the tile
-  Item* next_;                  // past the lane's last collected candidate
+  T lifted_limit_, at_[W];  // at_: the query
+  T around2_;               // lanes below 2 W: up to this squared distance, rows are nearest straight in a dimension
+  Item* next_;              // past the lane's last collected candidate
   const Item* most_collected_;  // the list absorbs candidates before `next_` is past it
   bool second_;                 // whether the query belongs to the second box of the group
   bool query_rests_;            // whether any query has a rounding error
   Candidate<T> last_;           // the last neighbour that earlier searches found
   int first_, count_;           // the neighbours of this search: their place among all, and their number
   int self_row_, tile_begin_, tile_count_;
-  uint32_t images_, query_;
+  unsigned crossed_;  // the dimensions in which rows within the bounds may be nearest around the boundary
+  unsigned images_;   // `images_of` the rows of the tile
+  uint32_t query_;
 };
 
 // rows: the staged sources. Padding rows remain unset.

@@ -34,10 +34,11 @@ struct alignas(16) StagedRow {
 };
 constexpr uint32_t has_rests = 1;
 
-// The boxes of a group, for the test of rows.
+// The boxes of a group, for the test of rows. Up to the distance `straight` from its centre, a row is nearest straight
+// to all queries of a box.
 template <int W, typename T>
 struct alignas(16) RowBoxes {
-  T centre[2][W], half[2][W];
+  T centre[2][W], half[2][W], straight[2][W];
 };
 
 // The rows that a search tests before its walk.

@@ -105,8 +105,6 @@ struct alignas(16) Group {
   // Up to this squared distance from a box, sources are nearest straight, not around the boundary. Negative: no such
   // distance.
   T straight2;
-  // The same for sources that are nearest through a single image, straight or not.
-  T single2;
 
   __device__ __forceinline__ explicit Group(const Scale<W, T>& scale) {
 #pragma unroll
@@ -144,33 +142,18 @@ struct alignas(16) Group {
     }
   }
 
-  // The distance of x from a box in one dimension, the shorter way; negative inside. This equals interval_gap, but
-  // without the period minus the longer interval, which is a gap only if the two overlap.
-  __device__ __forceinline__ T gap(int box, int d, T x) const {
-    const T right = x - high[box][d], left = low[box][d] - x;
-    return std::fmin(std::fmax(right, left), std::fmin(right, left) + around[d]);
-  }
-
   // Set the other members, after all boxes are set.
   __device__ __forceinline__ void complete() {
-    T nearest = std::numeric_limits<T>::infinity(), free = nearest;
+    T nearest = std::numeric_limits<T>::infinity();
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       bool open = around[d] == std::numeric_limits<T>::infinity();
       for (int box = 0; box < Boxes; ++box) {
         if (!open) nearest = std::fmin(nearest, std::fmin(low[box][d], around[d] - high[box][d]));
         half[box][d] = std::fmax(high[box][d] / 2 - low[box][d] / 2, T{0});
-        free = std::fmin(free, around[d] / 2 - 2 * half[box][d]);
       }
     }
     straight2 = nearest > 0 ? nearest * nearest * below_one<T> : T{-1};
-    single2 = free > 0 ? free * free * below_one<T> : T{-1};
-  }
-
-  // Whether sources up to a squared distance are nearest straight. nearest: their smallest distance around the
-  // boundary.
-  __device__ __forceinline__ bool is_straight(T distance2, T nearest) const {
-    return distance2 <= single2 && nearest > 0 && nearest * nearest * below_one<T> > distance2;
   }
 };
 
@@ -218,8 +201,7 @@ JZTREE_BOTH constexpr int64_t stack_entries(int planes) { return (warp_size + 1)
 
 // The rows of a leaf that are not processed yet.
 struct LeafRows {
-  uint32_t row = 0, end = 0, node = 0;
-  bool straight = true;  // whether all rows within the bound are nearest straight, not around the boundary
+  uint32_t row = 0, end = 0;
 };
 
 // All lanes hold the same values and do the same, except for the nodes that they test.
@@ -248,7 +230,6 @@ class WarpWalk {
 
  private:
   static constexpr unsigned none = 0xffffffffu;
-  static constexpr uint32_t not_straight = 1u << 31;  // added to the end of the rows of a node
 
   // The nearest of the leaves that the lanes hold.
   __device__ __forceinline__ bool pick_leaf(const Wanted<Boxes, T>& wanted, LeafRows* leaf) {
@@ -260,10 +241,7 @@ class WarpWalk {
     int lane = static_cast<int>(first & (warp_size - 1));
     if (lane == lane_index()) order_ = none;
     leaf->row = __shfl_sync(all_lanes, begin_, lane);
-    const uint32_t end = __shfl_sync(all_lanes, end_, lane);
-    leaf->end = end & ~not_straight;
-    leaf->straight = end == leaf->end;
-    leaf->node = node_ + static_cast<uint32_t>(lane);
+    leaf->end = __shfl_sync(all_lanes, end_, lane);
     return true;
   }
 
@@ -289,7 +267,6 @@ class WarpWalk {
       ++size_;
       __syncwarp();  // leaves are not pushed, so all lanes may read this entry next
     }
-    node_ = first;
     uint32_t node = first + static_cast<uint32_t>(lane_index());
     look_at(plane, node, node < last, wanted);
     if (plane > 0) push(plane, node);
@@ -332,7 +309,7 @@ class WarpWalk {
     if (exists) {
       const Group<W, Boxes, T> group = group_;
       const bool straight = wanted.worst.distance2() <= group.straight2;
-      T around = std::numeric_limits<T>::infinity(), least2 = around, gaps2[Boxes] = {}, nears2[Boxes] = {};
+      T least2 = std::numeric_limits<T>::infinity(), gaps2[Boxes] = {}, nears2[Boxes] = {};
       begin_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane)]);
       end_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane) + 1]);
 #pragma unroll
@@ -343,11 +320,7 @@ class WarpWalk {
         for (int box = 0; box < Boxes; ++box) {
           const T right = low - group.high[box][d], left = group.low[box][d] - high;
           T gap = std::fmax(right, left);
-          if (!straight) {
-            const T gap_around = std::fmin(right, left) + group.around[d];
-            around = std::fmin(around, gap_around);
-            gap = std::fmin(gap, gap_around);
-          }
+          if (!straight) gap = std::fmin(gap, std::fmin(right, left) + group.around[d]);
           T centre_gap = std::fmax(gap + group.half[box][d], T{0});
           gap = std::fmax(gap, T{0});
           gaps2[box] += gap * gap;
@@ -361,7 +334,6 @@ class WarpWalk {
         near2 = std::fmin(near2, nears2[box]);
       }
       if (end_ > begin_) nearest_ = Candidate<T>::make(least2, begin_ + 1);
-      if (!straight && !group.is_straight(wanted.worst.distance2(), around)) end_ |= not_straight;
     }
     order_ = nearest_ < wanted.worst ? order_word(near2) : none;
   }
@@ -397,7 +369,6 @@ class WarpWalk {
   Candidate<T> nearest_;
   unsigned order_;
   uint32_t begin_, end_;
-  uint32_t node_;  // that of lane 0
 };
 
 // q_rest, x_rest: the rounding errors of wrapped positions; null: none.
