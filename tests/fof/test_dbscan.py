@@ -114,7 +114,7 @@ def test_equals_scikit_learn() -> None:
         model = cluster.DBSCAN(eps=eps, min_samples=minimum).fit(pos.astype(np.float64))
         label, core = dbscan.jit(pos, eps, min_samples=minimum)
         np.testing.assert_array_equal(label, model.labels_)
-        np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
+        np.testing.assert_array_equal(np.nonzero(np.asarray(core))[0], model.core_sample_indices_)
 
 
 @pytest.mark.parametrize("minimum", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
