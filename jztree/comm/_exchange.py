@@ -295,7 +295,7 @@ class _Dense:
     def __init__(self, buffer_rows: int, capacity: int, route: Route, place: jax.Array | None) -> None:
         self.rank, self.ndev, _ = get_rank_info()
         self.large, self.small = (chunk_of(rows, self.ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
-        self.most, self.own = route.traffic.most, route.sent[self.rank]
+        self.route, self.most = route, route.traffic.most
         self.sent, self.received = of_others(route.sent, self.rank), of_others(route.received, self.rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
@@ -341,13 +341,14 @@ class _Dense:
         entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]
         if entries == 0 or arrays[0].shape[0] == 0:
             return arrays
-        ends = self.send_starts + self.sent.at[self.rank].set(self.own)
+        own = self.route.sent[self.rank]
+        ends = self.send_starts + self.route.sent
         parts = jnp.arange(self.ndev, dtype=jnp.int32) * self.small
 
         def card_of(number: jax.Array) -> tuple[jax.Array, jax.Array]:
             # The rank's own rows do not leave it.
             before = number < self.send_starts[self.rank]
-            entry = jnp.where(before, number, number + self.own)
+            entry = jnp.where(before, number, number + own)
             to = jnp.searchsorted(ends, entry, side="right").astype(jnp.int32)
             header = [to, jnp.full_like(to, self.rank), entry - self.send_starts[to]]
             return entry if self.order is None else self.order[entry], jnp.stack(header, axis=-1)
