@@ -341,14 +341,14 @@ class _Dense:
         entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]
         if entries == 0 or arrays[0].shape[0] == 0:
             return arrays
-        own = self.route.sent[self.rank]
+        own_count = self.route.sent[self.rank]
         ends = self.send_starts + self.route.sent
         parts = jnp.arange(self.ndev, dtype=jnp.int32) * self.small
 
         def card_of(number: jax.Array) -> tuple[jax.Array, jax.Array]:
             # The rank's own rows do not leave it.
             before = number < self.send_starts[self.rank]
-            entry = jnp.where(before, number, number + own)
+            entry = jnp.where(before, number, number + own_count)
             to = jnp.searchsorted(ends, entry, side="right").astype(jnp.int32)
             header = [to, jnp.full_like(to, self.rank), entry - self.send_starts[to]]
             return entry if self.order is None else self.order[entry], jnp.stack(header, axis=-1)
