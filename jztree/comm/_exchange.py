@@ -129,7 +129,7 @@ def exchange(
     rank = get_rank_info()[0]
     leaves, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
-    num = require_capacity(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
+    num = require_capacity(_entry(traffic.arriving, rank), traffic.arriving, capacity, what, advice)
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, leaves[0].shape[0])
@@ -206,7 +206,14 @@ def _exchanged(
 @functools.partial(jax.jit, inline=True)
 def _segments_of(traffic: Traffic, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the first row from this rank to itself, its place on arrival, and the number of such rows."""
-    return starts_of(traffic.sent)[rank], starts_of(traffic.received)[rank], traffic.sent[rank]
+    tables = starts_of(traffic.sent), starts_of(traffic.received), traffic.sent
+    start, target, num = (_entry(table, rank) for table in tables)
+    return start, target, num
+
+
+def _entry(table: jax.Array, rank: int | jax.Array) -> jax.Array:
+    """Return ``table[rank]``, without the operations for negative indices."""
+    return jax.lax.dynamic_index_in_dim(table, rank, keepdims=False, allow_negative_indices=False)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
