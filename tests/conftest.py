@@ -56,9 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
         core.EvalTrace.stage_value = functools.partialmethod(_staged, stage)
     expected = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
     if expected:
-        # A newer XLA may not know all flags.
-        known = [flag for flag in _QUICK_COMPILATION.split() if _knows_flags(config, flag)]
-        os.environ["XLA_FLAGS"] += " " + " ".join(known)
+        flags = _QUICK_COMPILATION.split()
+        if not _knows_flags(config, _QUICK_COMPILATION):  # a newer XLA may not know all
+            flags = [flag for flag in flags if _knows_flags(config, flag)]
+        os.environ["XLA_FLAGS"] += " " + " ".join(flags)
     if expected and hasattr(config, "cache"):
         _keep_programs(config.cache.mkdir(f"programs-{_processor()}"))
 

@@ -159,5 +159,5 @@ def require_capacity(num: int | jax.Array, needs: jax.Array, capacity: Capacity,
 @functools.partial(jax.jit, inline=True)
 def _worst_need(needs: jax.Array, rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return whether the largest need exceeds ``rows``, the need, and its rank."""
-    worst = jnp.argmax(needs)
-    return needs[worst] > rows, needs[worst], worst
+    need = jnp.max(needs)
+    return need > rows, need, jnp.argmax(needs)

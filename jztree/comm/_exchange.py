@@ -26,6 +26,8 @@ _PARTS, _LEAST_BYTES = 8, 2**22
 _CPU_PARTS, _CPU_LEAST_BYTES = 64, 2**21
 # The small buffer is this many times smaller. It is used if at most this many rounds with it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
+# If this many bytes hold all rows that may arrive from every rank, one round without a loop moves them.
+_SINGLE_ROUND_BYTES = 2**19
 # With many ranks, rows that would take more rounds of a large buffer are relayed through other ranks instead.
 _LARGE_ROUNDS = 3
 
@@ -114,7 +116,8 @@ def exchange(
             selects the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in
             mapped functions over GPUs of one computer that pass a test of the ragged exchange, and dense elsewhere.
         chunk_rows: Rows in the buffer of a dense round, for all ranks together; on CPUs at most as many as stay in the
-            cache. The default is a fraction of ``capacity``, or with many ranks slightly more than ``capacity``.
+            cache. The default is a fraction of ``capacity``, or with many ranks slightly more than ``capacity``. If few
+            rows can arrive, a single round moves them all.
 
     Returns:
         The received rows ``(capacity.rows, ...)``, their number, and the `Route`.
@@ -126,7 +129,7 @@ def exchange(
     rank = get_rank_info()[0]
     leaves, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
-    num = require_capacity(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
+    num = require_capacity(_entry(traffic.arriving, rank), traffic.arriving, capacity, what, advice)
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, leaves[0].shape[0])
@@ -141,8 +144,10 @@ def exchange(
 
 def _chunk_rows(capacity: int, words: int, chunk_rows: int | None) -> int:
     """Return the rows of ``words`` words in the buffer of a dense round, for at most ``capacity`` received rows."""
-    rows = capacity + capacity // 8
-    if are_many(num_ranks()) or (chunk_rows is not None and not is_on_cpu()):
+    rows, ndev = capacity + capacity // 8, num_ranks()
+    if not are_many(ndev) and 4 * words * ndev * capacity <= _SINGLE_ROUND_BYTES:
+        return ndev * capacity
+    if are_many(ndev) or (chunk_rows is not None and not is_on_cpu()):
         return chunk_rows or rows
     parts, least_bytes = (_CPU_PARTS, _CPU_LEAST_BYTES) if is_on_cpu() else (_PARTS, _LEAST_BYTES)
     return min(chunk_rows or rows, max(rows // parts, least_bytes // (4 * max(words, 1))))
@@ -191,17 +196,24 @@ def _exchanged(
     arrays = list(
         kernels.place_rows(leaves, order, start, fills, place, target, placed, settings.capacity, first_filled)
     )
-    if ndev > 1:
-        dense = _Dense(settings.chunk_rows, route, place)
-        ragged = _Ragged(route, place)
-        arrays = _move(settings.method, dense, ragged, leaves, arrays)
-    return arrays
+    if ndev == 1:
+        return arrays
+    is_dense = _chosen(settings.method) == "dense"
+    move = _Dense(settings.chunk_rows, settings.capacity, route, place) if is_dense else _Ragged(route, place)
+    return move(leaves, arrays)
 
 
 @functools.partial(jax.jit, inline=True)
 def _segments_of(traffic: Traffic, rank: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the first row from this rank to itself, its place on arrival, and the number of such rows."""
-    return starts_of(traffic.sent)[rank], starts_of(traffic.received)[rank], traffic.sent[rank]
+    tables = starts_of(traffic.sent), starts_of(traffic.received), traffic.sent
+    start, target, num = (_entry(table, rank) for table in tables)
+    return start, target, num
+
+
+def _entry(table: jax.Array, rank: int | jax.Array) -> jax.Array:
+    """Return ``table[rank]``, without the operations for negative indices."""
+    return jax.lax.dynamic_index_in_dim(table, rank, keepdims=False, allow_negative_indices=False)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -271,14 +283,11 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     return back
 
 
-def _move(
-    method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
-) -> list[jax.Array]:
-    """Move rows by the chosen method. See `jztree._transform.ragged` for the default."""
+def _chosen(method: str | None) -> str:
+    """Return the method of the exchange. See `jztree._transform.ragged` for the default."""
     if method not in (None, *METHODS):
         raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
-    method = method or method_of_trace()
-    return dense(leaves, arrays) if method == "dense" else ragged(leaves, arrays)
+    return method or method_of_trace()
 
 
 class _Dense:
@@ -287,17 +296,18 @@ class _Dense:
     A round moves the whole buffer, even if it holds few rows. So there is a second, small buffer for exchanges in which
     few rows leave their rank, for example because particles are almost in order. With many ranks, the small buffer
     serves rows that are relayed through other ranks. Relaying also handles traffic concentrated between a few ranks,
-    which would take many direct rounds.
+    which would take many direct rounds. If the buffer has space for all rows, there is a single round.
     """
 
-    def __init__(self, buffer_rows: int, route: Route, place: jax.Array | None) -> None:
+    def __init__(self, buffer_rows: int, capacity: int, route: Route, place: jax.Array | None) -> None:
         self.rank, self.ndev, _ = get_rank_info()
         self.large, self.small = (chunk_of(rows, self.ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
-        self.most, self.own = route.traffic.most, route.sent[self.rank]
+        self.route, self.most = route, route.traffic.most
         self.sent, self.received = of_others(route.sent, self.rank), of_others(route.received, self.rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
-        self.parts = self.ndev if is_on_cpu() and not are_many(self.ndev) else 1
+        self.is_single = self.large >= capacity and not are_many(self.ndev)
+        self.parts = self.ndev if is_on_cpu() and not (self.is_single or are_many(self.ndev)) else 1
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         if are_many(self.ndev):
@@ -306,6 +316,8 @@ class _Dense:
             direct = ~is_small & (self.most <= _LARGE_ROUNDS * self.large)
             arrays = self._in_rounds(self.large, jnp.where(direct, self.most, 0), leaves, arrays)
             return self._through_others(jnp.where(direct, 0, leaving), leaves, arrays)
+        if self.is_single:
+            return self._one_round(self.large, leaves, jnp.int32(0), arrays)
         is_small = self.most <= _SMALL_ROUNDS * self.small
         arrays = self._in_rounds(self.large, jnp.where(is_small, 0, self.most), leaves, arrays)
         return self._in_rounds(self.small, jnp.where(is_small, self.most, 0), leaves, arrays)
@@ -336,13 +348,14 @@ class _Dense:
         entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]
         if entries == 0 or arrays[0].shape[0] == 0:
             return arrays
-        ends = self.send_starts + self.sent.at[self.rank].set(self.own)
+        own_count = self.route.sent[self.rank]
+        ends = self.send_starts + self.route.sent
         parts = jnp.arange(self.ndev, dtype=jnp.int32) * self.small
 
         def card_of(number: jax.Array) -> tuple[jax.Array, jax.Array]:
             # The rank's own rows do not leave it.
             before = number < self.send_starts[self.rank]
-            entry = jnp.where(before, number, number + self.own)
+            entry = jnp.where(before, number, number + own_count)
             to = jnp.searchsorted(ends, entry, side="right").astype(jnp.int32)
             header = [to, jnp.full_like(to, self.rank), entry - self.send_starts[to]]
             return entry if self.order is None else self.order[entry], jnp.stack(header, axis=-1)

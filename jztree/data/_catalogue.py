@@ -173,8 +173,11 @@ class FofCatalogue(_FurtherColumns):
         numpy: Any = np if is_concrete(cata) else jnp
         ngroups = numpy.asarray(cata.ngroups)
         order = numpy.argsort(~(numpy.arange(row_capacity(cata)) < ngroups[:, None]).reshape(-1), stable=True)
-        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[order], cata.columns())
-        return FofCatalogue(ngroups=ngroups.sum(), **rows)
+        columns = cata.columns()
+        # NumPy arrays stay NumPy, because JAX would truncate 64-bit offsets.
+        are_of_jax = all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(columns))
+        in_order = jax.jit(_in_order, inline=True) if are_of_jax else _in_order
+        return FofCatalogue(ngroups=ngroups.sum(), **in_order(columns, order))
 
     def __repr__(self) -> str:
         return describe_catalogue(self)
@@ -330,6 +333,12 @@ def _row_number(size_out: Any) -> int:
             "offset_mode and nparts by name."
         )
     return int(size_out)
+
+
+def _in_order(columns: dict[str, Any], order: Any) -> dict[str, Any]:
+    """Return rows ``(r, g, ...)`` joined and in the given order."""
+    joined: dict[str, Any] = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[order], columns)
+    return joined
 
 
 def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: ArrayLike | None) -> FofCatalogue:

@@ -413,7 +413,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
 
     def deal(leaf: Any, is_of_rows: bool) -> Any:
         if not is_of_rows:
-            return jnp.stack([jnp.asarray(leaf)] * ndev)
+            return jnp.broadcast_to(leaf, (ndev, *np.shape(leaf)))
         return _in_blocks(leaf, tuple(bounds), rows)
 
     leaves, structure = jax.tree.flatten(replace_num(part, None))

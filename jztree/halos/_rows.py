@@ -81,20 +81,25 @@ def principal_axes(cata: Rows) -> Axes:
         raise ValueError(_NO_SHAPE.format("principal_axes"))
     check_representable(cata)
     tensor = jnp.asarray(cata.shape_tensor)
+    axes = _axes(tensor, jnp.asarray(cata.com_inertia_radius), used_rows(cata))
+    return Axes(*(of_groups(cata, leaf) for leaf in axes))
+
+
+@functools.partial(jax.jit, inline=True)
+def _axes(tensor: jax.Array, radius: jax.Array, used: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the lengths, ratios and directions of the axes of each row."""
     # Eigenvectors of a zero tensor have no derivatives. This keeps unused rows from becoming NaN.
     distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
-    tensor = jnp.where(
-        used_rows(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape)
-    )
+    tensor = jnp.where(used[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape))
     values, vectors = jnp.linalg.eigh(tensor)
     shares = _positive_root(values)[..., ::-1]
-    lengths = shares * jnp.asarray(cata.com_inertia_radius)[..., None]
+    lengths = shares * radius[..., None]
     directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
     longest = shares[..., :1]
     ratios = jnp.where(longest > 0, ratio(shares[..., 1:], jnp.where(longest > 0, longest, 1)), jnp.nan)
-    return Axes(*(of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
+    return lengths, ratios, directions
 
 
 @with_twins(P(-1), P(-1))

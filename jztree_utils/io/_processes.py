@@ -124,7 +124,9 @@ def _local_block(array: jax.Array, rank: int) -> np.ndarray:
     for shard in array.addressable_shards:
         start, stop, _ = shard.index[0].indices(array.shape[0])
         if start <= rank < stop:
-            return np.asarray(shard.data[rank - start])
+            # Indexing the array of JAX would compile a program for each shape and device.
+            block: np.ndarray = np.asarray(shard.data)[rank - start]
+            return block
     raise ValueError(f"No device of this process holds the rows of rank {rank}.")
 
 

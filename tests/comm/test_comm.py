@@ -94,13 +94,29 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param.split(",")[0]
 
 
+@pytest.fixture
+def in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move few rows in rounds, like many rows."""
+    monkeypatch.setattr(_exchange, "_SINGLE_ROUND_BYTES", 0)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("ndev", [1, 3, 4])
 def test_exchange_and_send_back(ndev: int, method: str) -> None:
+    check_exchange_and_send_back(ndev, method)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("ndev", [3, 4])
+def test_dense_exchange_in_rounds(ndev: int, in_rounds: None) -> None:
+    check_exchange_and_send_back(ndev, "dense")
+
+
+def check_exchange_and_send_back(ndev: int, method: str) -> None:
     rows, dest, num = rows_to_send(ndev)
 
     def there_and_back(rows: Any, dest: Any, num: Any) -> Any:
-        # Chunks are so small that the dense exchange takes several rounds.
+        # With `in_rounds`, chunks are so small that the dense exchange takes several rounds.
         options = {"method": method, "chunk_rows": 80 * ndev}
         got, count, route = comm.exchange_by_rank(rows, dest, num, Capacity(ndev * N, "all"), **options)
         answer = {"number": got["number"] + 1, "vector": 2 * got["vector"]}
@@ -137,7 +153,7 @@ def test_ragged_collective_moves_only_rows_that_leave_a_rank(monkeypatch: pytest
 
 @pytest.mark.parametrize(("leaving", "chunks"), [(0, []), (1, [64]), (64, [64]), (200, [64] * 4), (257, [1000])])
 def test_dense_exchange_takes_a_small_buffer_for_few_rows(
-    leaving: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+    leaving: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch, in_rounds: None
 ) -> None:
     """Return the number of rows that leave a rank for another, and the capacity of each round in rows per rank."""
     taken: list[int] = []

@@ -22,6 +22,7 @@ from devices import SETS, deal, even, joined, make, mesh_of
 
 import jztree as jz
 from jztree import kernels
+from jztree.comm import _exchange
 from jztree.jax_ext import exact
 from jztree.tree import ghosts
 
@@ -301,12 +302,15 @@ FEW_SETS = ["uniform, ranks without particles", "clustered", "no more than k", "
 def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Give ranks few boxes of each other, as among thousands, so that the capacity for others' boxes has to grow.
 
+    Rows move in rounds, as do many rows.
+
     Returns the number of rows per device. No other test uses this number, so its compiled functions are not reused.
     """
     monkeypatch.setattr(ghosts, "_KNOWN_BOXES", 0)
     monkeypatch.setattr(ghosts, "_LEAST_KNOWN", request.param)
     monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     monkeypatch.setattr(ghosts, "_BOX_ROWS", 8)
+    monkeypatch.setattr(_exchange, "_SINGLE_ROUND_BYTES", 0)
     return 1210 + request.param // 2
 
 

@@ -220,18 +220,19 @@ def test_arrays_count_as_particles() -> None:
 
 
 def catalogue(count: list[int], rows: int) -> data.FofCatalogue:
-    padded = jnp.zeros(rows, jnp.int32).at[: len(count)].set(jnp.asarray(count, jnp.int32))
-    used = jnp.arange(rows) < len(count)
-    name = jnp.where(used, jnp.arange(rows), 0)
-    return data.FofCatalogue(
-        ngroups=jnp.int32(len(count)),
+    padded = np.pad(np.asarray(count, np.int32), (0, rows - len(count)))
+    used = np.arange(rows) < len(count)
+    name = np.where(used, np.arange(rows), 0).astype(np.float32)
+    columns = data.FofCatalogue(
+        ngroups=np.int32(len(count)),
         count=padded,
-        offset=jnp.where(used, jnp.cumsum(padded) - padded, 0),
-        com_pos=jnp.stack([name, name], axis=1).astype(jnp.float32),
-        com_inertia_radius=name.astype(jnp.float32),
-        max_radius=name.astype(jnp.float32),
-        mass=padded.astype(jnp.float32),
+        offset=np.where(used, np.cumsum(padded) - padded, 0).astype(np.int32),
+        com_pos=np.stack([name, name], axis=1),
+        com_inertia_radius=name,
+        max_radius=name,
+        mass=padded.astype(np.float32),
     )
+    return jax.tree.map(jnp.asarray, columns)
 
 
 def test_squeeze_catalogue_drops_unused_rows() -> None:

@@ -31,7 +31,7 @@ def traced_repr(value: Any) -> str:
     [
         (Many, "ParticleData(110,592 particles in 3D, float32: pos, mass, vel)"),
         (Pos(pos=np.zeros((1, 2))), "Pos(1 particle in 2D, float64: pos)"),
-        (Pos(pos=jnp.zeros((0, 2)), num=0), "Pos(0 particles in 2D, float32: pos)"),
+        (Pos(pos=jnp.asarray(np.zeros((0, 2), np.float32)), num=0), "Pos(0 particles in 2D, float32: pos)"),
         (
             replace(Many, num=jnp.int32(100)),
             "ParticleData(100 particles (110,592 rows) in 3D, float32: pos, mass, vel)",

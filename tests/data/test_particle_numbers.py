@@ -69,16 +69,16 @@ def test_lengths_and_densities_with_a_unit_are_refused(tmp_path: Path) -> None:
 MOVED = {
     "bool": np.arange(N) % 3 == 0,
     "complex64": (np.arange(N) + 2j).astype(np.complex64),
-    "float8": jnp.asarray(np.arange(N) % 8, jnp.float8_e4m3fn),
-    "bfloat16": jnp.asarray(np.arange(N), jnp.bfloat16),
+    "float8": jnp.asarray((np.arange(N) % 8).astype(jnp.float8_e4m3fn)),
+    "bfloat16": jnp.asarray(np.arange(N).astype(jnp.bfloat16)),
     "float16": np.arange(N, dtype=np.float16),
     "int8": np.arange(N, dtype=np.int8),
     "zero width": np.zeros((N, 0), np.float32),
     "odd width": np.arange(3 * N, dtype=np.uint8).reshape(N, 3),
 }
 REFUSED = {
-    "int4": (jnp.asarray(np.arange(N) % 8, jnp.int4), "int4"),
-    "uint2": (jnp.asarray(np.arange(N) % 4, jnp.uint2), "uint2"),
+    "int4": (jnp.asarray((np.arange(N) % 8).astype(jnp.int4)), "int4"),
+    "uint2": (jnp.asarray((np.arange(N) % 4).astype(jnp.uint2)), "uint2"),
     "float4": (np.zeros(N, ml_dtypes.float4_e2m1fn), "float4_e2m1fn"),
     "keys": (jax.random.split(jax.random.key(0), N), "key<"),
     "records": (np.zeros(N, [("a", "f4"), ("b", "f4")]), r"records \(a, b\)"),

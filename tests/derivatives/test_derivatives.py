@@ -40,7 +40,8 @@ def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, seco
         back = jax.vjp(func, *args)[1]([jnp.asarray(weight) for weight in weights])
         return result, forward, back, jax.jvp(along, args, dots)[1] if second else None
 
-    result, forward, back, twice = derive(tuple(map(jnp.asarray, args)), tuple(map(jnp.asarray, dots)))
+    derivatives = derive(tuple(map(jnp.asarray, args)), tuple(map(jnp.asarray, dots)))
+    result, forward, back, twice = jax.tree.map(np.asarray, derivatives)
     for got, want, value in zip(forward, first, zip(result, values, strict=True), strict=True):
         np.testing.assert_allclose(value[0], value[1], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(got, want, atol=atol * (1 + np.abs(want).max(initial=0)))

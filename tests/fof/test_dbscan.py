@@ -48,7 +48,7 @@ def test_eps_from_zero_to_wider_than_the_set(kind: str, minimum: int) -> None:
     kinds = set()
     for eps in (0.0, 0.003, 0.02, 0.07, 0.15, 0.25, 0.4, 0.6, 0.9, 2.0):
         label, core = slow(pos, eps, minimum, box)
-        assert_clusters(dbscan(pos, eps, min_samples=minimum, boxsize=box), (label, core))
+        assert_clusters(dbscan.jit(pos, eps, min_samples=minimum, boxsize=box), (label, core))
         kinds |= set(np.where(core, "core", np.where(label < 0, "noise", "border")))
     if 2 < minimum < 400:
         assert kinds == {"core", "border", "noise"}
@@ -59,10 +59,10 @@ def test_eps_wider_than_the_set(spread: float) -> None:
     """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = oracles.uniform(100_000, 3) * np.float32(spread)
     for minimum in (2, 5, 100_000):
-        label, core = dbscan(pos, 2.0, min_samples=minimum)
-        assert np.all(core)
-        assert not np.any(label)
-    assert not np.any(dbscan(pos, 2.0, min_samples=100_001)[1])
+        label, core = dbscan.jit(pos, 2.0, min_samples=minimum)
+        assert np.asarray(core).all()
+        assert not np.asarray(label).any()
+    assert not np.asarray(dbscan.jit(pos, 2.0, min_samples=100_001)[1]).any()
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -71,7 +71,7 @@ def test_difficult_inputs(name: str) -> None:
     for box in (None, 1.0) if "outlier" not in name else (None,):
         for minimum in (2, 4):
             assert_clusters(
-                dbscan(pos, SETS[name][2], min_samples=minimum, boxsize=box), slow(pos, SETS[name][2], minimum, box)
+                dbscan.jit(pos, SETS[name][2], min_samples=minimum, boxsize=box), slow(pos, SETS[name][2], minimum, box)
             )
 
 
@@ -88,9 +88,9 @@ def test_border_points_join_the_first_cluster() -> None:
 
 def test_small_min_samples_equals_friends_of_friends() -> None:
     pos = oracles.clustered(2_000, 3)
-    label, core = dbscan(pos, 0.02, min_samples=1)
-    assert core.all()
-    group = fof_labels(pos, 0.02, output_order="input")[1]
+    label, core = dbscan.jit(pos, 0.02, min_samples=1)
+    assert np.asarray(core).all()
+    group = fof_labels.jit(pos, 0.02, output_order="input")[1]
     np.testing.assert_array_equal(oracles.smallest_members(label), group)
 
 
@@ -114,7 +114,7 @@ def test_equals_scikit_learn() -> None:
         model = cluster.DBSCAN(eps=eps, min_samples=minimum).fit(pos.astype(np.float64))
         label, core = dbscan.jit(pos, eps, min_samples=minimum)
         np.testing.assert_array_equal(label, model.labels_)
-        np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
+        np.testing.assert_array_equal(np.nonzero(np.asarray(core))[0], model.core_sample_indices_)
 
 
 @pytest.mark.parametrize("minimum", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
@@ -157,7 +157,7 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
     for box in (None, 1.0) if "outlier" not in name else (None,):
         label, core = mapped(stacked, SETS[name][2], min_samples=4, boxsize=box)
         assert_clusters(
-            (joined(label, counts), joined(core, counts)), dbscan(pos, SETS[name][2], min_samples=4, boxsize=box)
+            (joined(label, counts), joined(core, counts)), dbscan.jit(pos, SETS[name][2], min_samples=4, boxsize=box)
         )
         for rank, count in enumerate(counts):
             assert (np.asarray(label)[rank, count:] == -1).all()
@@ -168,7 +168,7 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
 def test_over_devices_in_64_bit_mode(x64: None, dtype: Any, dims: int) -> None:
     pos, eps = oracles.clustered(600, dims).astype(dtype), 0.03 if dims == 3 else 0.15
     result = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, min_samples=4)
-    assert_clusters([joined(column, uneven(600, 3)) for column in result], dbscan(pos, eps, min_samples=4))
+    assert_clusters([joined(column, uneven(600, 3)) for column in result], dbscan.jit(pos, eps, min_samples=4))
 
 
 @pytest.mark.long

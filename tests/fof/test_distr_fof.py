@@ -143,7 +143,7 @@ def test_several_devices_give_the_catalogue_of_one(ndev: int) -> None:
         part.vel, part.mass = deal(vel, counts).pos, deal(mass[:, None], counts).pos[..., 0]
         grouped, stacked = find(part, SETS[name][2], boxsize=1.0, cfg=cfg)
         single = ParticleData(pos=jnp.asarray(pos), vel=vel, mass=mass, id=np.arange(len(pos), dtype=np.int32))
-        want_grouped, want = jz.fof.fof_and_catalogue(single, SETS[name][2], boxsize=1.0, cfg=cfg)
+        want_grouped, want = jz.fof.fof_and_catalogue.jit(single, SETS[name][2], boxsize=1.0, cfg=cfg)
         nums = np.asarray(grouped.num)
         np.testing.assert_array_equal(nums, [len(range(rank, len(pos), ndev)) for rank in range(ndev)])
         cata, want = squeeze_catalogue(stacked, offset_mode="global", nparts=nums), squeeze_catalogue(want)

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from fof.test_catalogue import moving_particles
 from jztree import data, kernels, stats
+from jztree.comm import _exchange
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.fof import _group_order, fof_and_catalogue
 from jztree.jax_ext import exact, shard_map_constructor
@@ -431,17 +432,17 @@ def test_statistics_count_rows_that_leave_a_rank() -> None:
     assert counted["rows.groups"] == 20
 
 
-def test_number_of_collectives() -> None:
+@pytest.mark.parametrize(("n", "swaps"), [(200, 5), (50, 4)], ids=["in rounds", "one round"])
+def test_number_of_collectives(n: int, swaps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each collective costs compile time and latency. The module docstring lists them."""
-    part = dataclasses.replace(
-        jax.tree.map(lambda leaf: leaf[None].repeat(4, 0), some_particles(50)), num=np.full(4, 50)
-    )
-    rows, box = np.zeros((4, 50), np.int32), exact(1.0, (3,))
+    monkeypatch.setattr(_exchange, "_SINGLE_ROUND_BYTES", 0)  # 50 rows still fit into the smallest buffer
+    part = dataclasses.replace(jax.tree.map(lambda leaf: leaf[None].repeat(4, 0), some_particles(n)), num=np.full(4, n))
+    rows, box = np.zeros((4, n), np.int32), exact(1.0, (3,))
     smapped = group(mesh_of(4), jit=False)
     text = str(jax.make_jaxpr(lambda *a: smapped(*a, 2))(part, rows, rows, box))
     result = {
         name: len(re.findall(rf"\b{name}\[", text))
         for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
     }
-    # The exchange compiles one all_to_all for its counts, and one for each of its two chunk sizes. It runs one of two.
-    assert result == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}
+    # The exchange compiles one all_to_all for its counts, and one for a single round or each of its two chunk sizes.
+    assert result == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": swaps, "ppermute": 0}

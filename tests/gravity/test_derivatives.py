@@ -102,24 +102,24 @@ def test_second_derivatives_of_the_potential(x64: None) -> None:
 def test_forces_are_the_derivative_of_the_energy(x64: None) -> None:
     (pos, mass), _ = case(40, 3)
     energy = jax.grad(lambda pos: (mass * jz.potential(pos, masses=mass, softening=0.1)).sum() / 2)
-    forces = mass[:, None] * jz.acceleration(pos, masses=mass, softening=0.1)
-    np.testing.assert_allclose(-energy(pos), forces, rtol=1e-12)
+    forces = mass[:, None] * np.asarray(jz.acceleration.jit(pos, masses=mass, softening=0.1))
+    np.testing.assert_allclose(-np.asarray(jax.jit(energy)(pos)), forces, rtol=1e-12)
 
 
 def test_third_derivatives_raise(x64: None) -> None:
     (pos, mass), _ = case(5, 3)
     total = jax.grad(lambda pos: (jz.acceleration(pos, masses=mass) ** 2).sum())
     with pytest.raises(ValueError, match="no derivative"):
-        jax.jacfwd(total)(pos)
+        jax.eval_shape(jax.jacfwd(total), pos)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_differentiating_lengths_raises(function: Any) -> None:
     pos = uniform(5).astype(np.float32)
     with pytest.raises(ValueError, match="no derivative"):
-        jax.grad(lambda x: function(pos, softening=x).sum())(0.1)
+        jax.eval_shape(jax.grad(lambda x: function(pos, softening=x).sum()), 0.1)
     with pytest.raises(ValueError, match="no derivative"):
-        jax.jvp(lambda x: function(pos, boxsize=x, groups=np.zeros(5, np.int32)), (9.0,), (1.0,))
+        jax.eval_shape(jax.jacfwd(lambda x: function(pos, boxsize=x, groups=np.zeros(5, np.int32))), 9.0)
 
 
 @pytest.mark.emulated

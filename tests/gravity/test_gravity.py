@@ -81,7 +81,7 @@ def test_derivatives_agree_with_sums_over_pairs(n: int) -> None:
         return -(weights[:, None] * jnp.where(pairs, mass / jnp.sqrt(rho2), 0)).sum()
 
     for result, expected in zip(
-        jax.jit(jax.grad(loss, (0, 1)))(pos, mass), jax.grad(loss_of_pairs, (0, 1))(pos, mass), strict=True
+        jax.jit(jax.grad(loss, (0, 1)))(pos, mass), jax.jit(jax.grad(loss_of_pairs, (0, 1)))(pos, mass), strict=True
     ):
         np.testing.assert_allclose(result, expected, atol=3e-3 * float(jnp.abs(expected).max()))
 

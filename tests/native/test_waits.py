@@ -7,7 +7,6 @@ from typing import Any
 
 import devices
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,9 +24,9 @@ pytestmark = [
 
 RNG = np.random.default_rng(5)
 POS = RNG.random((300, 3), dtype=np.float32)
-PART = ParticleData(pos=POS, mass=np.ones(300, np.float32), vel=POS, num=jnp.int32(250))
+PART = ParticleData(pos=POS, mass=np.ones(300, np.float32), vel=POS, num=np.int32(250))
 RANKS = 3
-PARTS = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * RANKS), PART)
+PARTS = jax.tree.map(lambda leaf: np.stack([leaf] * RANKS), PART)
 
 
 def kernels_in_command_buffers() -> dict[str, bool]:

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import yaml
 
@@ -147,23 +148,25 @@ def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) ->
     ]
 
 
+# With this option, CMake does not have to ask JAX.
+FFI_INCLUDE = f"-DJZTREE_FFI_INCLUDE={jax.ffi.include_dir()}"
 BUILD_VARIABLES = ("CUDAARCHS", "CUDACXX", "JZTREE_CUDA", "JZTREE_INSTRUCTION_SETS")
 
 
-def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def configured(folder: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Return the output of CMake for an installation."""
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
         pytest.skip("there is no CMake")
     variables = {name: value for name, value in os.environ.items() if name not in BUILD_VARIABLES}
-    command = [cmake, "-S", str(ROOT), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}"]
+    command = [cmake, "-S", str(ROOT), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}", *options]
     return subprocess.run(command, env=variables | environ, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 def test_cuda_kernels_are_for_all_architectures_unless_some_are_named(tmp_path: Path) -> None:
-    done = configured(tmp_path, JZTREE_CUDA="ON")
+    done = configured(tmp_path, FFI_INCLUDE, JZTREE_CUDA="ON")
     assert done.returncode == 0, done.stderr
     assert re.search(r"architectures [0-9a-z;-]*90-real;[0-9a-z;-]*-virtual", done.stdout), done.stdout
 
@@ -179,7 +182,8 @@ def test_installations_are_for_this_machine_and_the_baseline_unless_all_are_requ
         ("NATIVE", [best]),
     ):
         variable = {} if sets is None else {"JZTREE_INSTRUCTION_SETS": sets}
-        done = configured(tmp_path / str(sets), JZTREE_CUDA="OFF", **variable)
+        options = [] if sets is None else [FFI_INCLUDE]
+        done = configured(tmp_path / str(sets), *options, JZTREE_CUDA="OFF", **variable)
         assert done.returncode == 0, done.stderr
         assert re.findall(r"CPU kernels for (.*)", done.stdout)[0].replace(";", " ").split() == expected
     done = configured(tmp_path / "wrong", JZTREE_CUDA="OFF", JZTREE_INSTRUCTION_SETS="all")
@@ -195,7 +199,7 @@ def test_packages_have_all_instruction_sets() -> None:
 @pytest.mark.long
 def test_cuda_kernels_without_a_compiler_for_them(tmp_path: Path) -> None:
     for choice, code in (("ON", 1), ("AUTO", 0)):
-        done = configured(tmp_path / choice, JZTREE_CUDA=choice, CUDACXX="no-such-compiler")
+        done = configured(tmp_path / choice, FFI_INCLUDE, JZTREE_CUDA=choice, CUDACXX="no-such-compiler")
         assert done.returncode == code, done.stderr
         assert "no CUDA compiler (nvcc) was found" in (done.stderr if code else done.stdout)
 

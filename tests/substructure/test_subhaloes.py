@@ -41,7 +41,7 @@ def nested_haloes(seed: int = 0, n: int = 500) -> ParticleData:
 
 
 def oracle(grouped: Any, cata: Any, **physics: Any) -> SlowSubhaloes:
-    density = np.asarray(jz.sph_density(grouped, 32, boxsize=physics.get("box") or None))
+    density = np.asarray(jz.sph_density.jit(grouped, 32, boxsize=physics.get("box") or None))
     pos, vel, mass = (np.asarray(column) for column in (grouped.pos, grouped.vel, grouped.mass))
     groups = int(cata.ngroups)
     world = World(pos, vel, np.broadcast_to(mass, len(pos)), density, **physics)

@@ -13,7 +13,7 @@ from jztree import knn
 from jztree.data import ParticleData, Pos, PosMass
 from jztree.jax_ext import with_twins
 
-POS = jnp.zeros((5, 3))
+POS = jnp.asarray(np.zeros((5, 3), np.float32))
 
 
 class Asked:

@@ -175,7 +175,7 @@ def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
     [
         ({}, {}, "data holds no arrays"),
         ({"a": np.zeros((4, 3)), "b": np.zeros(5)}, {}, "b has 5 rows, but a in the same dataclass or dict has 4"),
-        ({"a": jnp.zeros(4, jnp.bfloat16)}, {}, "a has dtype bfloat16"),
+        ({"a": jnp.asarray(np.zeros(4, jnp.bfloat16))}, {}, "a has dtype bfloat16"),
         ({"a": {"b": np.zeros(4)}, "a/b": np.zeros(4)}, {}, "two arrays with the same name"),
         (np.zeros(3), {"attrs": {"x": {"unit": "1"}}}, "entries for 'x'"),
     ],

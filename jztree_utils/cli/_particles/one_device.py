@@ -1,11 +1,13 @@
 """The particles of a snapshot on one device: the host holds them, and copies the data that a search needs."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from jztree.config import FofConfig
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
@@ -24,6 +26,14 @@ from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_
 from .subhalo_search import HostSubhaloes, SubhaloOptions
 
 
+@functools.lru_cache(maxsize=4)  # JAX caches traces and programs by function
+def _group_search(rlink: float, boxsize: Any, cfg: FofConfig, attach_within: float | None) -> Callable[[Any], Any]:
+    """Return the search for the groups of particles of several types."""
+    return lambda parts: fof_and_catalogue(
+        parts[0], rlink, boxsize, cfg, attached=parts[1:] or None, attach_within=attach_within
+    )
+
+
 class OneDevice(Particles):
     """Particles on the host, as NumPy arrays, for one device."""
 
@@ -38,13 +48,8 @@ class OneDevice(Particles):
 
     def find_groups(self, rlink: float, options: GroupOptions, with_rows: bool = False) -> Groups | None:
         box = self.header.boxsize
-        grouped, cata = self._run(
-            "find groups",
-            lambda parts: fof_and_catalogue(
-                parts[0], rlink, box, options.cfg, attached=parts[1:] or None, attach_within=options.attach_within
-            ),
-            self._copy(self._members()),
-        )
+        find = _group_search(rlink, box, options.cfg, options.attach_within)
+        grouped, cata = self._run("find groups", find, self._copy(self._members()))
         extra: dict[str, Any] = {}
         if options.neighbours:
             extra = self._run(
