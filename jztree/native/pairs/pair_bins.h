@@ -92,20 +92,6 @@ class PairBins {
     second_.narrow(low, high, bins.lo_b, bins.hi_b);
   }
 
-  // Narrow the edges of the first quantity that separate pairs, for each of the bounds.
-  void narrow_each(const PairBounds<T>& bounds, const Bins& bins, int32_t* lo, int32_t* hi) const {
-    Lanes<T> gap, reach;
-    load(bounds.gap, gap);
-    load(bounds.reach, reach);
-    Lanes<T> none_within{}, all_within{};
-    for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
-      none_within = none_within + choose(gap > Lanes<T>(first_.possibly[edge]), Lanes<T>(T{1}), Lanes<T>{});
-      all_within = all_within + choose(reach > Lanes<T>(first_.surely[edge]), Lanes<T>{}, Lanes<T>(T{1}));
-    }
-    store(Lanes<T>(static_cast<T>(bins.lo)) + none_within, lo);
-    store(Lanes<T>(static_cast<T>(bins.hi)) - all_within, hi);
-  }
-
   // Narrow the edges of the first quantity that separate pairs in bins, by all of the bounds.
   void narrow_first(const PairBounds<T>& bounds, int64_t& lo, int64_t& hi) const {
     Lanes<T> gap, reach;
@@ -126,35 +112,13 @@ class PairBins {
     lo = std::min(lo + none_within, hi);
   }
 
-  // The first and the last place of lengths along the line of sight in bins, for each of the bounds. Edges are even.
-  template <typename Even>
-  void second_places(const PairBounds<T>& bounds, const Even& even, int32_t* first, int32_t* last) const {
-    using V = Lanes<T>;
-    V low, high;
-    load(bounds.gap_along, low);
-    load(bounds.reach_along, high);
-    const V origin(1 - even.start * even.per_step), per_step(even.per_step);
-    const V least(even.min_steps + 1), largest(even.max_steps + 1);
-    const auto place = [&](const V& x) { return smaller<V>(larger<V>(x * per_step + origin, least), largest); };
-    low = place(low), high = place(high);
-    // Much more than the errors of both.
-    constexpr T relative = T(1e-5), slack = T(0.01);
-    low = low * (1 - relative) - V(slack), high = high * (1 + relative) + V(slack);
-    store(larger<V>(low, V(T{1})), first);
-    store(smaller<V>(high, V(static_cast<T>(second_.count - 1))), last);
-  }
-
-  // The entries of the bounds whose pairs are in bins, up to rounding. `hi`: the first edge that contains every pair.
-  uint32_t surely_inside(const PairBounds<T>& bounds) const {
-    Lanes<T> reach;
-    load(bounds.reach, reach);
-    uint32_t mask = lanes_at_most(reach, Lanes<T>(first_.surely[first_.count - 1]));
-    if constexpr (Mode == PairMode::across_along) {
-      Lanes<T> along;
-      load(bounds.reach_along, along);
-      mask &= lanes_at_most(along, Lanes<T>(farthest_along_));
-    }
-    return mask;
+  // Whether the pairs of some entries are in bins, up to rounding. `hi` is the first edge that contains every pair.
+  bool surely_inside(const PairBounds<T>& bounds, uint32_t entries, int64_t hi) const {
+    if (hi == first_.count) return false;
+    if constexpr (Mode != PairMode::across_along) return true;
+    Lanes<T> along;
+    load(bounds.reach_along, along);
+    return (entries & ~lanes_at_most(along, Lanes<T>(farthest_along_))) == 0;
   }
 
   // The entries of the bounds whose pairs may be in bins.

@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "few_places.h"
 #include "pair_bins.h"
 #include "pair_leaf_edges.h"
 #include "pair_leaves.h"
@@ -69,28 +68,7 @@ class LeafPairs {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
-
-  // Consecutive rows of the first leaf whose pairs with a block of the second leaf are separated by the edges from `lo`
-  // to before `hi`.
-  struct Tile {
-    int64_t rows_end, lo, hi;
-    bool inside;  // all pairs are in bins, up to rounding
-    // The places of the second quantity in bins, if they are few; otherwise none.
-    int32_t first_b = 0, last_b = -1;
-
-    bool is_few() const { return first_b <= last_b; }
-    bool continues(const Tile& previous) const {
-      return !is_few() && !previous.is_few() && lo == previous.lo && hi == previous.hi && inside == previous.inside;
-    }
-  };
-
-  // Whether code exists for tiles with few places. Only plain differences are within their bounds to the last bit.
-  template <Quantities How>
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  static constexpr bool counts_few = Mode == PairMode::across_along && How == Quantities::plain;
-#else
-  static constexpr bool counts_few = false;
-#endif
+  static constexpr uint32_t all_lanes = (uint32_t{1} << lanes) - 1;
 
   // The first places lack this number, and the second places contain it.
   int32_t first_bits() const { return sighted ? StepBits(edges_.even()).first : 0; }
@@ -143,54 +121,21 @@ class LeafPairs {
     leaves_.aim_at_block(block);
     rows_ = 0;
     tiles_.clear();
-    constexpr bool bounds_blocks = How != Quantities::sighted;
-    constexpr bool compares = PlaceFinder<Mode>::compares_edges;
-    const int64_t blocks = (leaves_.count_a() + lanes - 1) / lanes;
-    for (int64_t first = 0; first < blocks; first += lanes) {
-      uint32_t block_bits = blocks - first < lanes ? (uint32_t{1} << (blocks - first)) - 1 : (uint32_t{1} << lanes) - 1;
-      uint32_t inside = 0;
-      int32_t lo[lanes], hi[lanes];
-      [[maybe_unused]] int32_t first_b[lanes], last_b[lanes];
-      [[maybe_unused]] const bool may_be_few =
-          !itself_ && !mixed_regions_ && !table_.weighted() && edges_.even().is_even;
-      if constexpr (bounds_blocks) {
-        PairBounds<float> bounds;
-        leaves_.template bounds<How, true>(first, limits.farthest_along(), bounds);
-        block_bits &= limits.candidates(bounds);
-        if (block_bits == 0) continue;
-        if (!itself_) inside = limits.surely_inside(bounds);
-        if (compares) limits.narrow_each(bounds, bins, lo, hi);
-        if constexpr (counts_few<How>)
-          if (may_be_few) limits.second_places(bounds, edges_.even(), first_b, last_b);
-      }
-      for (; block_bits != 0; block_bits &= block_bits - 1) {
-        const int i = __builtin_ctz(block_bits);
-        const int64_t begin = (first + i) * lanes;
-        uint32_t candidates = found_[static_cast<size_t>(first + i)];
-        Tile tile{0, bins.lo, bins.hi, (inside >> i & 1) != 0};
-        if (bounds_blocks && compares) tile.lo = lo[i], tile.hi = hi[i];
-        // Only the rows of blocks that the outermost edge crosses are worth separate bounds.
-        if (!tile.inside) {
-          PairBounds<float> bounds;
-          leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
-          candidates &= limits.candidates(bounds);
-          tile.inside = !itself_ && (candidates & ~limits.surely_inside(bounds)) == 0;
-          if (!bounds_blocks && compares) limits.narrow_first(bounds, tile.lo, tile.hi);
-        }
-        if constexpr (counts_few<How>)
-          if (may_be_few && this->are_few(candidates, tile, last_b[i] - first_b[i] + 1))
-            tile.first_b = first_b[i], tile.last_b = last_b[i];
-        add_tile(candidates, begin, tile);
-      }
+    const bool full_block = !itself_ && block + lanes <= leaves_.count_b();
+    for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
+      uint32_t candidates = found_[static_cast<size_t>(begin / lanes)];
+      if (candidates == 0) continue;
+      PairBounds<float> bounds;
+      leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
+      candidates &= limits.candidates(bounds);
+      if (candidates == 0) continue;
+      rows_ += pack_chosen(candidates, static_cast<int32_t>(begin), row_.data() + rows_);
+      Tile tile{rows_, bins.lo, bins.hi, false};
+      if (PlaceFinder<Mode>::compares_edges) limits.narrow_first(bounds, tile.lo, tile.hi);
+      tile.inside = full_block && limits.surely_inside(bounds, candidates, tile.hi);
+      if (!tiles_.empty() && tile.continues(tiles_.back())) tiles_.pop_back();
+      tiles_.push_back(tile);
     }
-  }
-
-  void add_tile(uint32_t rows, int64_t begin, Tile tile) {
-    if (rows == 0) return;
-    rows_ += pack_chosen(rows, static_cast<int32_t>(begin), row_.data() + rows_);
-    tile.rows_end = rows_;
-    if (!tiles_.empty() && tile.continues(tiles_.back())) tiles_.pop_back();
-    tiles_.push_back(tile);
   }
 
   uint32_t without_whole(const PairBins<Mode, float>& limits, int64_t begin, uint32_t candidates,
@@ -213,13 +158,14 @@ class LeafPairs {
   template <Quantities How>
   void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
     const bool weighted = table_.weighted() && !mixed_regions_;
-    // Bounds across separate lines of sight take longer than the pairs that they leave out.
-    constexpr bool bounds_rows = Mode != PairMode::across_along || How != Quantities::sighted;
+    // With cells instead of comparisons, bounds across separate lines of sight take longer than the pairs that they
+    // leave out.
+    constexpr bool bounds_rows =
+        PlaceFinder<Mode>::compares_edges || Mode != PairMode::across_along || How != Quantities::sighted;
     if (!bounds_rows) {
       list_rows();
       tiles_.assign(1, {rows_, bins.lo, bins.hi, false});
     }
-    if (How != Quantities::sighted) leaves_.set_blocks();
     PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
     if (weighted)
       for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
@@ -243,31 +189,17 @@ class LeafPairs {
     int64_t row = 0;
     for (const Tile& tile : tiles_) {
       finder.aim(tile.lo, tile.hi);
-      if constexpr (counts_few<How>) {
-        if (tile.is_few()) {
-          this->template count_few<How>(finder, begin, row, tile);
-          row = tile.rows_end;
-          continue;
-        }
-      }
       const auto place = [&](auto inside, auto edges) {
         end = place_rows<How, inside.value, edges.value>(finder, limits, begin, row, tile.rows_end, end);
       };
-      const auto place_with = [&](auto edges) {
-        tile.inside ? place(std::true_type{}, edges) : place(std::false_type{}, edges);
-      };
-      using Finder = PlaceFinder<Mode>;
-      if constexpr (Finder::counts_edges) {
-        switch (finder.edges()) {
-          case 0: place_with(std::integral_constant<int64_t, 0>{}); break;
-          case 1: place_with(std::integral_constant<int64_t, 1>{}); break;
-          case 2: place_with(std::integral_constant<int64_t, 2>{}); break;
-          case 3: place_with(std::integral_constant<int64_t, 3>{}); break;
-          case Finder::many_edges: place_with(std::integral_constant<int64_t, Finder::many_edges>{}); break;
-          default: place(std::false_type{}, std::integral_constant<int64_t, Finder::uneven>{});
-        }
-      } else {
-        place_with(std::integral_constant<int64_t, Finder::uneven>{});
+      constexpr std::integral_constant<int64_t, PlaceFinder<Mode>::many_edges> many;
+      switch (tile.inside ? finder.edges() : -1) {
+        case -1: place(std::false_type{}, many); break;
+        case 0: place(std::true_type{}, std::integral_constant<int64_t, 0>{}); break;
+        case 1: place(std::true_type{}, std::integral_constant<int64_t, 1>{}); break;
+        case 2: place(std::true_type{}, std::integral_constant<int64_t, 2>{}); break;
+        case 3: place(std::true_type{}, std::integral_constant<int64_t, 3>{}); break;
+        default: place(std::true_type{}, many);
       }
       row = tile.rows_end;
     }
@@ -286,14 +218,12 @@ class LeafPairs {
     const V farthest(limits.farthest_along() + errors.along);
     const auto block = leaves_.template block<How>(begin);
     const bool itself = itself_;
-    const int64_t block_size = std::min(lanes, leaves_.count_b() - begin);
-    const uint32_t valid = (uint32_t{1} << block_size) - 1;
     const int32_t *row = row_.data() + first_row, *const last = row_.data() + rows_end;
     uint32_t* row_candidates = candidates_.data() + first_row;
     for (; row < last; ++row, ++row_candidates) {
       V first, along{};
       block.template quantities<How>(*row, first, along);
-      uint32_t candidates = valid;
+      uint32_t candidates = all_lanes;
       if (!Inside) {
         SomeLanes chosen = at_most(first, outermost);
         if (Mode == PairMode::across_along) chosen = chosen & at_most(along, farthest);
@@ -301,90 +231,20 @@ class LeafPairs {
         if (itself) candidates &= behind(*row, begin);
       }
       *row_candidates = candidates;
-      if (!Inside && candidates == 0) continue;
+      if (candidates == 0) continue;
       Places found;
       const uint32_t unsure =
           bits(finder.template find<How == Quantities::sighted, Edges>(first, along, found)) & candidates;
       if (unsure != 0) found = decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
       if (Inside) {
         store(found, end);
-        end += block_size;
+        end += lanes;
       } else {
         end += keep_lanes(found, candidates, end);
       }
     }
     return end;
   }
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  bool are_few(uint32_t rows, const Tile& tile, int64_t places_b) const {
-    const int64_t edges = std::min(tile.hi, edges_.first().count - 1) - std::max<int64_t>(tile.lo, 1) + 1;
-    const int64_t places = (places_b + FewPlaces::step - 1) / FewPlaces::step * FewPlaces::step;
-    const int64_t stride = table_.place(1, 0);
-    return places_b > 0 && edges * places <= FewPlaces::capacity && places <= stride &&
-           (edges - 1) * stride + places < FewPlaces::span && __builtin_popcount(rows) >= FewPlaces::min_rows;
-  }
-
-  // Count the pairs of a tile whose places are few.
-  template <Quantities How>
-  void count_few(const PlaceFinder<Mode>& finder, int64_t begin, int64_t row, const Tile& tile) {
-    using Finder = PlaceFinder<Mode>;
-    const auto place = [&](auto edges) { return place_few<How, edges.value>(finder, begin, row, tile.rows_end); };
-    const int32_t* end = nullptr;
-    switch (finder.edges()) {
-      case 0: end = place(std::integral_constant<int64_t, 0>{}); break;
-      case 1: end = place(std::integral_constant<int64_t, 1>{}); break;
-      case 2: end = place(std::integral_constant<int64_t, 2>{}); break;
-      case 3: end = place(std::integral_constant<int64_t, 3>{}); break;
-      default: end = place(std::integral_constant<int64_t, Finder::many_edges>{});
-    }
-    const int64_t first = std::max<int64_t>(tile.lo, 1), last = std::min(tile.hi, edges_.first().count - 1);
-    const int64_t start = table_.place(first, tile.first_b), stride = table_.place(1, 0);
-    few_places_.pack(end, static_cast<int32_t>(start));
-    for (int64_t edge = first; edge <= last; ++edge)
-      few_places_.add((edge - first) * stride, tile.last_b - tile.first_b + 1, table_.counts(edge, tile.first_b));
-  }
-
-  // Write the places of the pairs of some rows with a block of the second leaf. Undecided pairs are counted here, and
-  // have place 0, like padding. Returns the end of the places.
-  template <Quantities How, int64_t Edges>
-  __attribute__((noinline, flatten)) int32_t* place_few(const PlaceFinder<Mode>& prepared, int64_t begin,
-                                                        int64_t first_row, int64_t rows_end) {
-    const PlaceFinder<Mode> finder = prepared;  // without an address, so that it stays in registers
-    const auto block = leaves_.template block<How>(begin);
-    const int64_t block_size = std::min(lanes, leaves_.count_b() - begin);
-    const uint32_t valid = (uint32_t{1} << block_size) - 1;
-    const Places valid_lanes = few_places_.first_lanes(block_size);
-    const int32_t *row = row_.data() + first_row, *const last = row_.data() + rows_end;
-    int32_t* end = few_places_.begin();
-    for (; row < last; ++row, end += lanes) {
-      V first, along{};
-      block.template quantities<How>(*row, first, along);
-      Places found;
-      const uint32_t unsure =
-          bits(finder.template find<How == Quantities::sighted, Edges>(first, along, found)) & valid;
-      if (unsure != 0) found = count_decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
-      Places::each_register([&](int i) { found.part[i] &= valid_lanes.part[i]; });
-      store(found, end);
-    }
-    return end;
-  }
-
-  // Count the undecided pairs of one row with `lanes` others. Returns the places of the other pairs.
-  __attribute__((noinline)) Places count_decided(Places found, uint32_t unsure, int64_t row_a, int64_t row_b, V first,
-                                                 V along) {
-    int32_t places[lanes];
-    store(decided(found, unsure, row_a, row_b, first, along), places);
-    for (; unsure != 0; unsure &= unsure - 1) {
-      int32_t& place = places[__builtin_ctz(unsure)];
-      table_.add(place, 1, 0);
-      place = 0;
-    }
-    Places out;
-    load(places, out);
-    return out;
-  }
-#endif
 
   // The places of the pairs of one row with `lanes` others, after float64 has decided on the given ones.
   __attribute__((noinline)) Places decided(Places found, uint32_t unsure, int64_t row_a, int64_t row_b, V first,
@@ -598,6 +458,17 @@ class LeafPairs {
     }
   }
 
+  // Consecutive rows of the first leaf whose pairs with a block of the second leaf are separated by the edges from `lo`
+  // to before `hi`.
+  struct Tile {
+    int64_t rows_end, lo, hi;
+    bool inside;  // all pairs are in bins, up to rounding
+
+    bool continues(const Tile& previous) const {
+      return lo == previous.lo && hi == previous.hi && inside == previous.inside;
+    }
+  };
+
   const Side &one_, &other_;
   const PairRule<D, T>& rule_;
   const PairLookup<Mode, D, T> lookup_;
@@ -615,13 +486,10 @@ class LeafPairs {
   std::vector<uint8_t> undecided_;    // whether blocks of the second leaf may have undecided pairs
   std::vector<uint32_t> candidates_;  // the pairs of each row that may be in bins
   std::vector<int32_t> place_;        // of the chosen pairs
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  FewPlaces few_places_;
-#endif
-  std::vector<double> weight_b_;  // of the second leaf
-  std::vector<double> weights_;   // of the pairs with places
-  bool itself_ = false;           // both are the same leaf, and each of its pairs counts once
-  bool mixed_regions_ = false;    // the regions differ from pair to pair
+  std::vector<double> weight_b_;      // of the second leaf
+  std::vector<double> weights_;       // of the pairs with places
+  bool itself_ = false;               // both are the same leaf, and each of its pairs counts once
+  bool mixed_regions_ = false;        // the regions differ from pair to pair
 };
 
 }  // namespace jztree

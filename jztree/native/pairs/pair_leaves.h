@@ -51,7 +51,6 @@ class PairLeaves {
       : scale_(scale), given_rounding_(rounding), to_middle_(to_middle), rounding_(rounding) {
     size_t space = static_cast<size_t>((max_leaf + lanes) / lanes * lanes + lanes);
     for (int d = 0; d < D; ++d) a_[d].resize(space), b_[d].resize(space);
-    for (int d = 0; d < D; ++d) blocks_low_[d].resize(space / lanes + lanes), blocks_high_[d] = blocks_low_[d];
   }
 
   int64_t count_a() const { return count_a_; }
@@ -80,7 +79,9 @@ class PairLeaves {
     for (int d = 0; d < D; ++d) {
       copy(one.x[d] + first_a, count_a_, d, a[d].shifted, a_[d].data());
       copy(other.x[d] + first_b, count_b_, d, b[d].shifted, b_[d].data());
-      pad(b_[d], count_b_);
+      // Padding is infinitely far away.
+      std::fill(b_[d].data() + count_b_, b_[d].data() + (count_b_ + lanes - 1) / lanes * lanes,
+                std::numeric_limits<float>::infinity());
       low_[d] = placed(b[d].low, d), high_[d] = placed(b[d].high, d);
       if (pairwise_) set_period(d);
     }
@@ -89,41 +90,35 @@ class PairLeaves {
 
   // Let `bounds` be those to `lanes` particles of the second leaf, starting at `begin`, until the next call of `set`.
   void aim_at_block(int64_t begin) {
-    for (int d = 0; d < D; ++d) set_box(b_[d].data() + begin, low_[d], high_[d]);
-  }
-
-  // Find the boxes of the blocks of the first leaf.
-  void set_blocks() {
+    const V infinity(std::numeric_limits<float>::infinity());
     for (int d = 0; d < D; ++d) {
-      pad(a_[d], count_a_);
-      for (size_t block = 0; block < static_cast<size_t>((count_a_ + lanes - 1) / lanes); ++block)
-        set_box(a_[d].data() + block * lanes, blocks_low_[d][block], blocks_high_[d][block]);
+      V x;
+      load(b_[d].data() + begin, x);
+      low_[d] = least_lane(x);
+      high_[d] = -least_lane(choose(x < infinity, -x, infinity));
     }
   }
 
-  // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second. Blocks: for `lanes`
-  // blocks of the first leaf.
-  template <Quantities How, bool Blocks = false>
+  // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second.
+  template <Quantities How>
   __attribute__((flatten)) void bounds(int64_t begin, float farthest_along, PairBounds<float>& out) const {
-    static_assert(!Blocks || How != Quantities::sighted);
     V sums[2]{}, along[2]{};
     SightedBoxes<D, V> boxes{};
     for (int d = 0; d < D; ++d) {
-      V x_low, x_high, gap, low(low_[d]), high(high_[d]);
-      load((Blocks ? blocks_low_ : a_)[d].data() + begin, x_low);
-      load((Blocks ? blocks_high_ : a_)[d].data() + begin, x_high);
-      V reach = larger<V>(high - x_low, x_high - low);
+      V x, gap, low(low_[d]), high(high_[d]);
+      load(a_[d].data() + begin, x);
+      V reach = larger<V>(high - x, x - low);
       if (How == Quantities::pairwise) {
-        gap = interval_gap<V>(x_low, x_high, low, high, V(period_[d] * below_one<float>));
+        gap = interval_gap<V>(x, x, low, high, V(period_[d] * below_one<float>));
         reach = smaller<V>(reach, V(period_[d] / 2));
       } else {
-        gap = larger<V>(larger<V>(low - x_high, x_low - high), V{});
+        gap = larger<V>(larger<V>(low - x, x - high), V{});
       }
       add_dimension<Mode, D, V>(d, How == Quantities::sighted, gap, reach, sums, along);
       if (How != Quantities::sighted) continue;
       const float middle = (low_[d] + high_[d]) / 2, half = (high_[d] - low_[d]) / 2;
-      boxes.apart[d] = x_low - V(middle);
-      boxes.sum[d] = (x_low + V(middle)) + V(both_centres_[d]);
+      boxes.apart[d] = x - V(middle);
+      boxes.sum[d] = (x + V(middle)) + V(both_centres_[d]);
       boxes.radius2 = boxes.radius2 + V(half * half);
     }
     if constexpr (Mode != PairMode::distance && How == Quantities::sighted)
@@ -209,20 +204,6 @@ class PairLeaves {
       high = shifted_down(high, period, period_rest);
     }
   };
-
-  // Padding is infinitely far away.
-  static void pad(std::vector<float>& x, int64_t count) {
-    std::fill(x.data() + count, x.data() + (count + lanes - 1) / lanes * lanes, std::numeric_limits<float>::infinity());
-  }
-
-  // The interval of a block of particles, without padding.
-  static void set_box(const float* from, float& low, float& high) {
-    const V infinity(std::numeric_limits<float>::infinity());
-    V x;
-    load(from, x);
-    low = least_lane(x);
-    high = -least_lane(choose(x < infinity, -x, infinity));
-  }
 
   void choose_images(Interval (&a)[D], Interval (&b)[D]) {
     Image image[D];
@@ -341,7 +322,6 @@ class PairLeaves {
   const double given_rounding_;  // of staged lengths
   const bool to_middle_;
   std::vector<float> a_[D], b_[D];
-  std::vector<float> blocks_low_[D], blocks_high_[D];  // of the first leaf
   // Of the current leaves.
   int64_t count_a_ = 0, count_b_ = 0;
   bool pairwise_ = false;

@@ -84,14 +84,12 @@ inline std::vector<int32_t> multiples(int64_t edges, int64_t step, int64_t start
 // Finds steps in the bits of floats. Numbers from 2^n to 2^(n + 1) are evenly spaced, so the bits of 2^n plus a number
 // of steps hold the whole steps, and below them the fraction of a step.
 struct StepBits {
-  double origin;
-  float per_step;
+  float per_step, origin;
   int32_t lower, upper;  // the bits of the smallest and the largest number of steps
   int32_t digits;        // of the fraction
   int32_t tolerance;     // steps nearer than these bits to a whole number are undecided
   int32_t first;         // what the bits of no steps hold above the fraction
   float unit, per_bit;   // the bits of one step, and of one unit of the quantity
-  double per_unit;       // the inverse of `unit`
 
   // All steps are one too many, because the first place is 0.
   explicit StepBits(const EvenEdges<float>& edges) : per_step(edges.per_step) {
@@ -101,8 +99,7 @@ struct StepBits {
     const float power = std::ldexp(1.f, exponent);
     unit = static_cast<float>(1 << digits);
     per_bit = per_step * unit;
-    per_unit = 1 / static_cast<double>(unit);
-    origin = power + (1 - static_cast<double>(edges.start) * static_cast<double>(per_step));
+    origin = static_cast<float>(power + (1 - static_cast<double>(edges.start) * static_cast<double>(per_step)));
     first = bits(power) >> digits;
     lower = bits(power + edges.min_steps + 1);
     upper = bits(power + edges.max_steps + 1);
@@ -114,7 +111,6 @@ struct StepBits {
   Lanes<int32_t> rounded_up(const Lanes<float>& x) const {
     return whole_part(minimum(x * per_bit, Lanes<float>(unit))) + Lanes<int32_t>(1);
   }
-  int32_t rounded_up(float x) const { return static_cast<int32_t>(std::min(x * per_bit, unit)) + (x > 0); }
 
  private:
   static int32_t bits(float x) {
@@ -151,10 +147,7 @@ class PlaceFinder {
         has_slip_(errors_.along > 0 || errors_.angle > 0),
         place_(place),
         place_b_(place_b),
-        may_vanish_(!(first_.surely[std::max<int64_t>(bins.lo - 1, 0)] > PairBins<Mode, float>::vanishing)),
-        slips_differ_(has_slip_ && (may_vanish_ || !compares_edges)) {
-    whole_ = Integers{} + ((1 << steps_.digits) - 1);
-    per_step_ = Floats{} + steps_.per_step;
+        may_vanish_(!(first_.surely[std::max<int64_t>(bins.lo - 1, 0)] > PairBins<Mode, float>::vanishing)) {
 #if defined(__AVX512F__)
     const float max_along = limits.farthest_along();
     float slip = 0;
@@ -167,32 +160,17 @@ class PlaceFinder {
 
   // Let only the edges of the first quantity from `lo` to before `hi` separate the pairs.
   void aim(int64_t lo, int64_t hi) {
-    hi_ = hi;
-    if (lo == lo_) return;
-    lo_ = lo;
-    int32_t tolerance = steps_.tolerance;
-    if (Mode == PairMode::across_along) {
-      tolerance += steps_.rounded_up(errors_.along);
-    } else if (Mode == PairMode::distance_cosine && !slips_differ_) {
-      // Pairs within the first edge are in no bin, and the others are not within the edge before `lo`.
-      const float nearest2 = first_.surely[std::max<int64_t>(lo - 1, 0)];
-      if (has_slip_)
-        tolerance += steps_.rounded_up(errors_.along / std::sqrt(nearest2) * above_one<float> + errors_.angle);
-    }
-    lower_ = Integers{} + (steps_.lower + tolerance), upper_ = Integers{} + (steps_.upper + tolerance);
-    limit_ = Integers{} + 2 * tolerance;
-    origin_ = Floats{} + static_cast<float>(steps_.origin + static_cast<double>(tolerance) * steps_.per_unit);
+    lo_ = lo, hi_ = hi;
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    for (int64_t i = 0; i < many_edges - 1; ++i) possibly_[i] = Floats{} + first_.possibly[lo + i];
-    const __m256i order = _mm256_setr_epi32(0, 7, 6, 5, 4, 3, 2, 1);
-    surely_ = _mm256_permutevar8x32_ps(_mm256_loadu_ps(first_.surely + lo), order);
-    few_places_ = _mm256_permutevar8x32_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(place_ + lo)), order);
+    surely_ = _mm256_loadu_ps(first_.surely + lo);
+    few_places_ = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place_ + lo));
 #endif
   }
 
-  // The number of edges that separate pairs, or `many_edges`; `uneven` if edges of the second quantity are compared.
-  int64_t edges() const { return sighted && !is_even_ ? uneven : std::min<int64_t>(hi_ - lo_, many_edges); }
-  static constexpr int64_t many_edges = 4, uneven = 5;
+  // The number of edges that separate pairs, if it is below `many_edges` and code exists for it; otherwise
+  // `many_edges`.
+  int64_t edges() const { return counts_edges ? std::min<int64_t>(hi_ - lo_, many_edges) : many_edges; }
+  static constexpr int64_t many_edges = 4;
 
   // Find the places of pairs with these first quantities and separations along the line of sight. Returns the undecided
   // pairs. own_sight: whether each pair has a separate line of sight.
@@ -205,11 +183,11 @@ class PlaceFinder {
     if (!sighted) return unsure;
     Places place_b;
     if (Mode == PairMode::across_along) {
-      unsure = unsure | find_second<Edges>(along, V(errors_.along), place_b);
+      unsure = unsure | find_second(along, V(errors_.along), place_b);
     } else {
       const V inverse = inverse_root(first);
-      const V slip_b = sum_of_product(inverse, V(errors_.along), V(errors_.angle));
-      unsure = unsure | find_second<Edges>(along * inverse, slip_b, place_b);
+      const V slip_b = has_slip_ ? sum_of_product(inverse, V(errors_.along), V(errors_.angle)) : V{};
+      unsure = unsure | find_second(along * inverse, slip_b, place_b);
       if (may_vanish_) unsure = unsure | at_most(first, V(PairBins<Mode, float>::vanishing));
     }
     place = place + place_b;
@@ -218,20 +196,6 @@ class PlaceFinder {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
-  using Integers = Places::Register;
-  using Floats = V::Register;
-
-  // From a register, because the compiler repeats numbers in each round of a loop instead of storing the result.
-  static V all(const Floats& each) {
-    V out;
-    V::each_register([&](int i) { out.part[i] = each; });
-    return out;
-  }
-  static Places all(const Integers& each) {
-    Places out;
-    V::each_register([&](int i) { out.part[i] = each; });
-    return out;
-  }
 
   template <int64_t Edges>
   SomeLanes find_first(const V& x, const V& slip, Places& place) const {
@@ -243,15 +207,13 @@ class PlaceFinder {
     return compare(x, first_, lo_, hi_, place_, slip, place);
   }
 
-  template <int64_t Edges>
   SomeLanes find_second(const V& x, const V& slip, Places& place) const {
-    if (Edges == uneven && !is_even_) return compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip, place);
+    if (!is_even_) return compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip, place);
     return step(x, slip, place);
   }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  // The same as `compare` for at most 7 edges: the negative number of edges that do not contain a pair selects its
-  // place.
+  // The same as `compare` for at most 7 edges: the number of edges that do not contain a pair selects its place.
   template <int64_t Edges>
   SomeLanes count_edges(const V& x, const V& slip, Places& place) const {
     if (Edges == 0) {
@@ -262,8 +224,8 @@ class PlaceFinder {
     Places edges{};
     const int64_t end = Edges < many_edges ? lo_ + Edges : hi_;
     for (int64_t edge = lo_; edge < end; ++edge) {
-      const auto above = low > (Edges < many_edges ? all(possibly_[edge - lo_]) : V(first_.possibly[edge]));
-      V::each_register([&](int i) { edges.part[i] += above.part[i]; });
+      const auto above = low > V(first_.possibly[edge]);
+      V::each_register([&](int i) { edges.part[i] -= above.part[i]; });
     }
     V bound;
     V::each_register([&](int i) {
@@ -292,20 +254,19 @@ class PlaceFinder {
 
   // The same for evenly spaced edges, plus `steps_.first`.
   SomeLanes step(const V& x, const V& slip, Places& place) const {
-    const V steps = sum_of_product(x, all(per_step_), all(origin_));
-    Places limit = all(limit_), fraction;
-    const Places lower = all(lower_), upper = all(upper_), whole = all(whole_);
-    Places shift{};
-    if (Mode == PairMode::distance_cosine && slips_differ_) {
-      shift = steps_.rounded_up(slip);
-      limit = limit + shift + shift;
+    const V steps = sum_of_product(x, V(steps_.per_step), V(steps_.origin));
+    const Places lower(steps_.lower), upper(steps_.upper), digits(steps_.digits), whole((1 << steps_.digits) - 1);
+    Places tolerance(steps_.tolerance), limit(2 * steps_.tolerance), fraction;
+    if (has_slip_) {
+      tolerance = tolerance + steps_.rounded_up(slip);
+      limit = tolerance + tolerance;
     }
     V::each_register([&](int i) {
       auto bits = (Places::Register)steps.part[i];
       bits = bits < lower.part[i] ? lower.part[i] : bits;
       bits = bits > upper.part[i] ? upper.part[i] : bits;
-      if (Mode == PairMode::distance_cosine) bits += shift.part[i];
-      place.part[i] = bits >> steps_.digits;
+      bits += tolerance.part[i];
+      place.part[i] = bits >> digits.part[i];
       fraction.part[i] = bits & whole.part[i];
     });
     return below(fraction, limit);
@@ -320,14 +281,8 @@ class PlaceFinder {
   const int32_t *const place_, *const place_b_;
   // Whether pairs may be so close that squares have lost digits. In no bin are the pairs within the first edge.
   const bool may_vanish_;
-  const bool slips_differ_;  // whether cosines have separate errors, because no edge bounds these from above
-  int64_t lo_ = -1, hi_ = -1;
-  // For steps: their bounds, the mask of their fraction, twice the tolerance, and the origin plus the tolerance.
-  Integers lower_, upper_, limit_, whole_;
-  Floats origin_, per_step_;
+  int64_t lo_, hi_;
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  Floats possibly_[many_edges - 1];  // of each edge from lo_ on
-  // Of edge lo_ + i at the remainder of -i.
   __m256 surely_;
   __m256i few_places_;
 #endif

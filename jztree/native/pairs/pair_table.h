@@ -62,8 +62,6 @@ class PairTable {
 
   // The counts of one place of the second quantity.
   int64_t* column(int64_t second) { return here_.data() + second; }
-  // The counts of consecutive places, from one on.
-  int64_t* counts(int64_t first, int64_t second) { return here_.data() + place(first, second); }
 
   void add(int64_t place, int64_t number, double weight) {
     here_[static_cast<size_t>(place)] += number;
