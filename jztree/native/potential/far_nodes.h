@@ -135,19 +135,27 @@ struct NearestImages {
     return every ? Nearest::all : Nearest::some;
   }
 
-  // The share of an image that is the nearest in dimension d: 1, 0, or 1/2 of both images of a source half a period
-  // away, so that forces of symmetric images cancel. The difference to the source itself decides for all images.
-  // Positions of lattices are rounded, so a small range of distances counts as half a period if images only differ in
-  // softening.
+  // How far an image is from being no longer the nearest in dimension d, in halves of the period. The difference to the
+  // source itself decides for all images.
   template <typename V>
-  JZTREE_BOTH V share(const V& difference, double shift, int d) const {
-    const V none(0.), middle(half[d]), halfway(is_softened ? halfway_width * half[d] : 0);
-    if (std::fabs(shift) > 3 * half[d]) return none;
-    const V inside = shift > 0   ? -middle - difference
-                     : shift < 0 ? difference - middle
-                                 : middle - larger<V>(difference, -difference);
-    return choose(inside > halfway, V(1.), choose(inside < -halfway, none, V(0.5)));
+  JZTREE_BOTH V depth(const V& difference, double shift, int d) const {
+    if (half[d] == std::numeric_limits<double>::infinity()) return V(1.);
+    const double inverse = 1 / half[d];
+    if (std::fabs(shift) > 3 * half[d]) return V(-1.);
+    if (shift > 0) return (V(-half[d]) - difference) * inverse;
+    if (shift < 0) return (difference - V(half[d])) * inverse;
+    return (V(half[d]) - larger<V>(difference, -difference)) * inverse;
   }
+
+  // The share of an image that is the nearest in a dimension: 1, 0, or 1/2 of both images of a source half a period
+  // away, so that forces of symmetric images cancel. Positions of lattices are rounded, so a small range of distances
+  // counts as half a period if images only differ in softening.
+  template <typename V>
+  JZTREE_BOTH V share(const V& depth) const {
+    const V none(0.), width(halfway());
+    return choose(depth > width, V(1.), choose(depth < -width, none, V(0.5)));
+  }
+  JZTREE_BOTH double halfway() const { return is_softened ? halfway_width : 0; }
 
   // The squared softening of a node. If only some of its particles are softened, its centre decides, so at most one of
   // its images counts as softened.

@@ -457,20 +457,22 @@ class RunSums {
       for (int d = 0; d < D; ++d) load(acceleration[d] + i, sums[d]);
       const V target = places<double>() + V(static_cast<double>(begin_ + i));
       for (int64_t row = from; row < to; ++row) {
-        V away[D], r2 = softening2, share(1.);
+        V away[D], least(1.), square{};
         for (int d = 0; d < D; ++d) {
           const double place = tree_.place[at(row * D + d)];
           away[d] = V(place + shift_[d]) - x[d];
+          if (nearest_.is_softened || nearest_.only)
+            least = smaller(least, nearest_.depth(V(place) - x[d], shift_[d], d));
+        }
+        const V share = shares_of(x, row, least);
+        V r2 = nearest_.is_softened ? choose(none < share, softening2, none) : softening2;
+        for (int d = 0; d < D; ++d) {
           r2 = r2 + away[d] * away[d];
-          if (nearest_.is_softened || nearest_.only) share = share * nearest_.share(V(place) - x[d], shift_[d], d);
+          square = square + away[d] * away[d];
         }
         Attraction<V> pair = softened(r2, softening_.reach);
-        if (nearest_.is_softened && lanes_at_most(share, V(0.5)) != 0) {
-          V bare2{};
-          for (int d = 0; d < D; ++d) bare2 = bare2 + away[d] * away[d];
-          // Forces at small distances may be infinite.
-          pair = mean(share, pair, softened(choose(share < V(1.), bare2, V(1.)), softening_.reach));
-        }
+        if (nearest_.is_softened && has_halfway(least))  // not at small distances, where forces may be infinite
+          pair = mean(share, pair, softened(choose(share < V(1.), square, V(1.)), softening_.reach));
         const V weight(tree_.weight[at(row)]);
         V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
         if (nearest_.only) mass = mass * share;
@@ -481,6 +483,21 @@ class RunSums {
       for (int d = 0; d < D; ++d) store(sums[d], acceleration[d] + i);
       store(sums[D], potential + i);
     }
+  }
+
+  bool has_halfway(const Lanes<double>& least) const {
+    const Lanes<double> width(nearest_.halfway());
+    return (lanes_at_most(least, width) & lanes_at_most(-width, least)) != 0;
+  }
+
+  // The shares of an image that is the nearest. least: the smallest depth of each lane.
+  Lanes<double> shares_of(const Lanes<double>* x, int64_t row, const Lanes<double>& least) const {
+    using V = Lanes<double>;
+    if (!has_halfway(least)) return nearest_.share(least);
+    V share(1.);
+    for (int d = 0; d < D; ++d)
+      share = share * nearest_.share(nearest_.depth(V(tree_.place[at(row * D + d)]) - x[d], shift_[d], d));
+    return share;
   }
 
   const GroupTree<D>& tree_;

@@ -305,7 +305,8 @@ class WarpSums {
         const double place = tree_.place[row * D + d];
         away[d] = shifted(place, d) - place_[d];
         r2 += away[d] * away[d];
-        if (Images && (nearest_.is_softened || nearest_.only)) share *= nearest_.share(place - place_[d], shift_[d], d);
+        if (Images && (nearest_.is_softened || nearest_.only))
+          share *= nearest_.share(nearest_.depth(place - place_[d], shift_[d], d));
       }
       if (row == row_ && !(Images && is_shifted_)) continue;
       if (Images && nearest_.only && share == 0) continue;
