@@ -87,5 +87,6 @@ def test_no_kernel_of_the_library_reads_through_the_read_only_cache(tmp_path: Pa
     assert cubins
     for cubin in cubins:
         for name, code in cuda_tools.disassemble(cubin).items():
-            # CUDA's cosine reads its coefficients through this cache. No thread writes them.
-            assert "tabulate_waves" in name or not re.search(READ_ONLY, code), name
+            # CUDA's sine and cosine read their coefficients through this cache. No thread writes them.
+            has_waves = any(kernel in name for kernel in ("tabulate_waves", "sum_groups", "make_image_grid"))
+            assert has_waves or not re.search(READ_ONLY, code), name
