@@ -231,8 +231,8 @@ class ShortSearch {
     return seeds;
   }
 
-  // The dimensions of these rows with an image that differs between queries, a bit each; or `with_rests` if positions
-  // have rounding errors.
+  // One bit per dimension: whether the nearest image of any row differs between queries. `with_rests` if positions have
+  // rounding errors.
   __device__ __forceinline__ unsigned images_of(const Tile& point, bool is_needed) const {
     if (wrapped_ && __any_sync(all_lanes, query_rests_ || point.label == has_rests)) return with_rests;
     // In many dimensions, most tests would be in vain.

@@ -135,8 +135,8 @@ struct NearestImages {
     return every ? Nearest::all : Nearest::some;
   }
 
-  // How far an image is from being no longer the nearest in dimension d, in halves of the period. The difference to the
-  // source itself decides for all images.
+  // The distance, in halves of the period, that a source can move in dimension d before another image is the nearest;
+  // negative if another is. The difference to the source itself decides for all images.
   template <typename V>
   JZTREE_BOTH V depth(const V& difference, double shift, int d) const {
     if (half[d] == std::numeric_limits<double>::infinity()) return V(1.);

@@ -37,7 +37,7 @@ struct ParticleSums {
     const Attraction<double> pair = softened(bare2 + softening.length2, softening.reach);
     potential += pair.potential * weight;
     for (int d = 0; d < D; ++d) {
-      // Both images of a source half a period away are softened by half, as in NearestImages.
+      // NearestImages::share has the reason.
       const double force = is_halfway[d] ? softened(bare2, softening.reach).force : pair.force;
       acceleration[d] += away[d] * force * weight;
     }
@@ -60,7 +60,7 @@ __global__ void sum_groups(const __grid_constant__ GroupSums<D, T> sums_of) {
   const EwaldSum ewald(sides);
   for (int64_t source = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); source < end; ++source)
     sums.add(in.place + source * D, in.weight[source], source == row, softening, period, has_images ? &ewald : nullptr);
-  // The bits of all shares are added, so a row of another share is not -0.
+  // Devices add the bits of their results, so a row that another device sums must be 0 and not -0.
   sums_of.potential[row] = g < 0 ? T{0} : static_cast<T>(-sums.potential);
   for (int d = 0; d < D && sums_of.acceleration; ++d)
     sums_of.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d]);
