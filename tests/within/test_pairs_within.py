@@ -93,6 +93,14 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     assert_pairs(result, brute(pos, query, radii, box, "separate"))
 
 
+@pytest.mark.parametrize("box", [None, 1.0])
+@pytest.mark.parametrize("corner", [0.0, -3.0])
+def test_zeros_of_vectors_have_no_sign(box: float | None, corner: float, dtype: Any) -> None:
+    pos = np.repeat(np.array([0.0, 0.125, 0.9375], dtype)[:, None], 3, axis=1) * [1, 0, 0] + dtype(corner)
+    vector = np.asarray(pairs_within.jit(pos, 0.25, boxsize=box, full=True).vector)
+    assert (vector == 0).any() and not np.signbit(vector[vector == 0]).any()
+
+
 @pytest.mark.watched("float32-1.7-2")
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("radius", [0.5, 0.51, 1.0, 1.7])
