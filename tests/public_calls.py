@@ -148,10 +148,7 @@ ON_HOST = {
     "mst.squeeze_tree",
 }
 # Functions that raise an error if they are mapped over several devices.
-ONE_DEVICE = {
-    "hierarchy.cut",
-    "hierarchy.dendrogram",
-}
+ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram"}
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",

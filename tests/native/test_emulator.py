@@ -80,10 +80,7 @@ def test_errors_that_end_the_program(how: str, words: str) -> None:
             "too large work arrays",
             "bytes for its work arrays, more than the 4096 bytes that were reserved when the program was traced.",
         ),
-        (
-            "too much memory for CUB",
-            "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree reserves",
-        ),
+        ("too much memory for CUB", "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree reserves"),
         ("too many blocks", "a launch needs 2147483648 blocks, but CUDA allows at most 2**31 - 1."),
     ],
 )

@@ -111,15 +111,7 @@ def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> 
 def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: str, form: str) -> None:
     """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
-    result = kernel_sums(
-        pos,
-        1.0,
-        queries=query,
-        query_h=1.0,
-        values=np.full(100, 1e308),
-        kernel=kernel,
-        form=form,
-    )
+    result = kernel_sums(pos, 1.0, queries=query, query_h=1.0, values=np.full(100, 1e308), kernel=kernel, form=form)
     expected = KernelSum(kernel, form)(query, pos, 1.0, 1.0, np.full(100, 1e8))
     assert_near(np.asarray(result) / 1e300, expected, 1e-10)
 

@@ -97,10 +97,7 @@ def totals_of(names: tuple[str, ...], regions: bool = True, weighted: bool = Tru
     more = {"num_regions": REGIONS} if regions else {}
     return {
         name: totals(
-            SETS[name].pos,
-            SETS[name].weight if weighted else None,
-            SETS[name].region if regions else None,
-            **more,
+            SETS[name].pos, SETS[name].weight if weighted else None, SETS[name].region if regions else None, **more
         )
         for name in names
     }
