@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def evenly_spaced(cases: list[pytest.Item], maximum: int) -> list[pytest.Item]:
-    """Return at most ``most`` cases in order: the last one, the first one, and others at equal steps between them."""
+    """Return at most ``maximum`` cases in order: the last, the first, and others at equal steps between them."""
     if len(cases) <= maximum:
         return cases
     if maximum == 1:
