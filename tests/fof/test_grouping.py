@@ -361,15 +361,12 @@ def test_catalogue_equals_brute_force_sums() -> None:
 
 
 @pytest.mark.parametrize("threads", [None, 1])
-def test_repeated_calls_are_bitwise_equal(threads: int | None) -> None:
+def test_repeated_calls_are_bitwise_equal(set_threads: Any, threads: int | None) -> None:
     label = joined_to_first(np.arange(600) // 50, slice(None, None, 7))
     arguments = (some_particles(600), label, [200, 0, 300, 100], 20, 1.0, 300)
     first = run(*arguments)
-    kernels.set_num_threads(threads)
-    try:
-        second = run(*arguments)
-    finally:
-        kernels.set_num_threads(None)
+    set_threads(threads)
+    second = run(*arguments)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         assert a.tobytes() == b.tobytes()
 

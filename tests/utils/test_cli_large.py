@@ -20,20 +20,14 @@ from headers import write_types
 from processes import Ended, free_port, run_commands
 from utils.test_cli_devices import check_equal
 
-from jztree_utils import _constants, cli, io
+from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "small_pieces")
 N = 3000
 MASS_TABLE = np.array([0.0, 1.5, 0.0, 0.0, 0.0, 0.0])
-
-
-@pytest.fixture(autouse=True)
-def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 @pytest.fixture
