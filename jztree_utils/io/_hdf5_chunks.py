@@ -52,13 +52,13 @@ def check_apart(data: h5py.Dataset) -> None:
         return
     if (parts[1:, 0] < parts[:-1, 1]).any():
         raise _not_apart(data, "a part of itself")
-    taken = _taken_ranges(data)
+    group = _taken_ranges(data)
     # Find the last part of this dataset that begins before the end of each other range.
-    before = np.searchsorted(parts[:, 0], taken.ranges[:, 1]) - 1
-    overlaps = (before >= 0) & (parts[before, 1] > taken.ranges[:, 0])
-    overlaps &= taken.is_header | (taken.headers != header[0])
+    before = np.searchsorted(parts[:, 0], group.ranges[:, 1]) - 1
+    overlaps = (before >= 0) & (parts[before, 1] > group.ranges[:, 0])
+    overlaps &= group.is_header | (group.headers != header[0])
     if overlaps.any():
-        raise _not_apart(data, taken.names[taken.members[overlaps.argmax()]])
+        raise _not_apart(data, group.names[group.members[overlaps.argmax()]])
 
 
 def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
@@ -107,7 +107,7 @@ def _taken_ranges(data: h5py.Dataset) -> _Taken:
         numbers = _extents(item) if has_numbers else np.empty((0, 2), np.int64)
         ranges.append(np.concatenate([[_header(item)], numbers]))
     counts = [len(item) for item in ranges]
-    taken = _Taken(
+    ranges_of_group = _Taken(
         [str(item.name).lstrip("/") for item in members],
         np.concatenate(ranges),
         np.repeat(np.arange(len(members)), counts),
@@ -115,8 +115,8 @@ def _taken_ranges(data: h5py.Dataset) -> _Taken:
         np.concatenate([np.arange(count) == 0 for count in counts]),
     )
     if file.mode == "r":
-        _latest_ranges = key, taken
-    return taken
+        _latest_ranges = key, ranges_of_group
+    return ranges_of_group
 
 
 def _header(item: h5py.Group | h5py.Dataset) -> tuple[int, int]:

@@ -122,7 +122,7 @@ class Planted(NamedTuple):
         change: Function of the kernel's results.
         words: Words of the fault.
         cases: The largest number of cases that this takes.
-        texts: Texts in all cases; without them, cases are those of the first batches.
+        texts: Texts that all cases contain; without them, the first batches run.
     """
 
     part: ModuleType

@@ -7,6 +7,7 @@ import ctypes
 import subprocess
 from typing import Any
 
+import cuda_tools
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +18,7 @@ from jztree import kernels
 from jztree.kernels import _call
 from native import test_kernels
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.emulated,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-    ),
-]
+pytestmark = [pytest.mark.core, pytest.mark.emulated, cuda_tools.only_emulated]
 
 _CALL_PLANTED = """
 from native import test_emulator

@@ -1,6 +1,7 @@
 """The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
 
 import errno
+import functools
 import json
 import os
 import re
@@ -241,21 +242,22 @@ def test_attached_particles_join_the_groups_of_a_search_in_memory(
     assert cli.main(["verify", str(tmp_path / "pieces.hdf5"), str(two_types), *box]) == 0
 
 
+def step_until(steps: Steps, moment: str, step: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Do a step. Raise ValueError at the one with the name ``moment``."""
+    if name == moment:
+        raise ValueError("interrupted")
+    return step(steps, name, *arguments)
+
+
 @pytest.mark.parametrize("moment", ["window0_1", "window1_0"])
 def test_interrupted_properties_continue_with_the_same_bytes(
     two_types: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    step, options = Steps.step, ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
-
-    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
-        if name == moment:
-            raise ValueError("interrupted")
-        return step(steps, name, *arguments)
-
+    options = ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
     command = ["fof", str(two_types), "--npart-min", "5", *options]
     assert cli.main([*command, "-o", str(tmp_path / "at_once.hdf5")]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "step", interrupted)
+        patch.setattr(Steps, "step", functools.partialmethod(step_until, moment, Steps.step))
         assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 2
     assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 0
     assert (tmp_path / "continued.hdf5").read_bytes() == (tmp_path / "at_once.hdf5").read_bytes()
@@ -349,16 +351,9 @@ def test_changed_file_is_named(
     row: int,
     moment: str,
 ) -> None:
-    output, step = tmp_path / "pieces.hdf5", Steps.step
-    file = snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
-
-    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
-        if name == moment:
-            raise ValueError("interrupted")
-        return step(steps, name, *arguments)
-
+    output, file = tmp_path / "pieces.hdf5", snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "step", interrupted)
+        patch.setattr(Steps, "step", functools.partialmethod(step_until, moment, Steps.step))
         assert fof(snapshot, output, *MEMORY) == 2
     before = file.stat()
     with h5py.File(file, "a") as changed:

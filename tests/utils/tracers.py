@@ -1,5 +1,6 @@
 """Two tracers with randoms, weights and regions, and their pair counts. Not a test."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from jztree.radius import PairCounts, pair_counts
 from jztree_utils.correlation import (
+    Correlation,
     Totals,
     multipoles,
     multipoles_from_counts,
@@ -114,3 +116,15 @@ def counted(function: str, regions: bool = True, weighted: bool = True) -> Calla
         return pair_counts(SETS[one].pos, EDGES, **second, **options)
 
     return count
+
+
+def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
+    """Return the result of a call that warns once, with the test as origin, and with every text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    assert [item.category for item in caught] == [RuntimeWarning]
+    assert caught[0].filename in (call.__code__.co_filename, __file__)
+    for item in words:
+        assert item in str(caught[0].message)
+    return result
