@@ -18,7 +18,7 @@ import headers
 import numpy as np
 import pytest
 from headers import write_types
-from processes import Ended, free_port, run_commands
+from processes import Ended, environments_of, run_commands
 from utils.test_cli_devices import check_equal
 
 from jztree_utils import cli, io
@@ -114,9 +114,7 @@ def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interr
     command += ["--b", "0.7", "--memory", "200kB", "--snapshot-output", "copy.hdf5", *options]
 
     def run(count: int, **variables: str) -> list[Ended]:
-        joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
-        environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
-        return run_commands([command] * count, environments, cwd=tmp_path)
+        return run_commands([command] * count, environments_of(count), env=variables, cwd=tmp_path)
 
     ends = run(count, FAIL_IN=moment)
     assert [end.returncode for end in ends] == [2] * count, ends
