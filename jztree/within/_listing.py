@@ -173,11 +173,10 @@ def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
         column = columns.pop(0)
         if column.shape[0] == number:
             yield column
-        elif {device.platform for device in column.devices()} != {"cpu"}:
-            yield column[:number]
         else:
-            rows = np.asarray(column)[:number]
-            rows = rows if column.nbytes >= _PAGED else rows.copy()
+            on_cpu = {device.platform for device in column.devices()} == {"cpu"}
+            rows = (np.asarray(column) if on_cpu else column)[:number]
+            rows = rows.copy() if on_cpu and column.nbytes < _PAGED else rows
             yield jax.device_put(rows, column.sharding if column.committed else None, may_alias=True)
 
 
