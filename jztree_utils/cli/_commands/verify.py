@@ -113,7 +113,7 @@ def _groups(
         yield replace(check, content=f"attached particles of type {attached.ptype}")
     columns = {name: column[rows] for name, column in _joined(parts).items()}
     if content.by_type is not None:
-        types = np.repeat([one.ptype for one in snapshots], nums)[rows]
+        types = np.repeat([item.ptype for item in snapshots], nums)[rows]
         yield _types(content.by_type, count, types, columns.get("mass"))
     cata = replace(cata, offset=np.cumsum(count) - count)
     grouped = ParticleData(**columns, num=len(rows))
