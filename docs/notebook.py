@@ -37,13 +37,7 @@ def notebook_of(page: str) -> str:
 def cell(text: str, number: int, kind: str) -> dict[str, Any]:
     """Return a cell that has not been run."""
     run = {"execution_count": None, "outputs": []} if kind == "code" else {}
-    return {
-        "cell_type": kind,
-        "id": f"cell-{number}",
-        "metadata": {},
-        **run,
-        "source": text.splitlines(keepends=True),
-    }
+    return {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, **run, "source": text.splitlines(keepends=True)}
 
 
 if __name__ == "__main__":

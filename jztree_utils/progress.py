@@ -89,11 +89,8 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or stream is None or not _is_first_process() or _kind(stream) != "terminal":
         yield
         return
-    options: dict[str, Any] = {
-        "mininterval": 0,
-        "miniters": 0,
-        "delay": 1e-3,
-    }  # without a delay, tqdm shows the time at once
+    # Without a delay, tqdm shows the time at once.
+    options: dict[str, Any] = {"mininterval": 0, "miniters": 0, "delay": 1e-3}
     line: tqdm[Any] = tqdm(desc=what, bar_format="{desc}: {elapsed}", leave=False, file=stream, **options)
 
     def show() -> None:

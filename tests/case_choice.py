@@ -3,7 +3,7 @@
 The choice depends on the list of cases and on markers alone, so every commit runs the same cases, and ``git bisect``
 finds the commit that broke a case. A test keeps its last case, because parameters go from simple to hard (one device to
 several, open to periodic); if there are to be more, also its first case, and others at equal steps between them. A test
-marked ``fast`` keeps all cases, and one marked ``long`` only the first.
+marked ``fast`` or ``every_case`` keeps all cases, and one marked ``long`` only the first.
 
 The markers ``core`` and ``watched`` may name some cases of their test. For example,
 ``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
@@ -19,7 +19,7 @@ _NAMING = ("core", "watched")  # markers that may name cases
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     group = parser.getgroup("cases")
-    text = "run at most this many cases of each test, all if marked fast, one if marked long; 0 (the default): all"
+    text = "run at most this many cases of each test, but all if it is marked fast or every_case; 0 (the default): all"
     group.addoption("--cases-of-each", type=int, default=0, help=text)
 
 
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for each in cases.values():
         if each[0].get_closest_marker("long"):
             kept.add(each[0])
-        elif each[0].get_closest_marker("fast"):
+        elif each[0].get_closest_marker("fast") or each[0].get_closest_marker("every_case"):
             kept.update(each)
         else:
             kept.update(evenly_spaced(each, maximum))
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def evenly_spaced(cases: list[pytest.Item], maximum: int) -> list[pytest.Item]:
-    """Return at most ``most`` cases in order: the last one, the first one, and others at equal steps between them."""
+    """Return at most ``maximum`` cases in order: the last, the first, and others at equal steps between them."""
     if len(cases) <= maximum:
         return cases
     if maximum == 1:

@@ -173,6 +173,15 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
+def set_threads() -> Iterator[Callable[[int | None], None]]:
+    """Return a function that sets the number of threads of kernels for this test."""
+    from jztree import kernels  # noqa: PLC0415 - after `pytest_configure`
+
+    yield kernels.set_num_threads
+    kernels.set_num_threads(None)
+
+
+@pytest.fixture
 def count_compilations(caplog: pytest.LogCaptureFixture) -> Callable[[], Any]:
     """Return a context manager that yields a list, to which every compilation by JAX inside it adds a line."""
 

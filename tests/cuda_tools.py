@@ -1,4 +1,4 @@
-"""Compiles kernels with nvcc and disassembles them, for tests without a GPU. Not a test."""
+"""Tools for tests of the CUDA kernels without a GPU: marks, nvcc, and the disassembler. Not a test."""
 
 import os
 import re
@@ -10,9 +10,14 @@ from pathlib import Path
 import jax
 import pytest
 
+from jztree.kernels import native_info
+
 NATIVE = Path(__file__).parents[1] / "jztree" / "native"
 # Those of jztree/native/common/cuda/CMakeLists.txt.
 FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr"]
+_LIBRARY = native_info()["instruction_set"]
+only_emulated = pytest.mark.skipif(_LIBRARY != "cuda-emulated", reason="the CUDA kernels are not emulated here")
+only_watched = pytest.mark.skipif(_LIBRARY != "cuda-watched", reason="the CUDA kernels are not watched here")
 _USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+) LOCAL:\d+.*? CONSTANT\[0\]:(\d+)")
 _FUNCTION = re.compile(r"^\.text\.(\S+):$(.*?)(?=^//-----|\Z)", re.DOTALL | re.MULTILINE)
 

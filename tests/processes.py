@@ -44,17 +44,21 @@ def run_processes(
 
     env: added to the environment of all. cwd: the working directory, a temporary folder if None.
     """
-    address = f"127.0.0.1:{free_port()}"
-    environments = [
-        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank)}
-        for rank in range(count)
-    ]
     with tempfile.TemporaryDirectory() as folder:
         # Use a file, because tracebacks show lines of files.
         path = Path(folder) / "script.py"
         path.write_text(script)
         command = [sys.executable, "-P", "-u", str(path)]
-        return run_commands([command] * count, environments, devices, timeout, env, cwd or folder)
+        return run_commands([command] * count, environments_of(count), devices, timeout, env, cwd or folder)
+
+
+def environments_of(count: int) -> list[dict[str, str]]:
+    """Return the variables of each of ``count`` processes that `jztree.launch.initialize` joins."""
+    address = f"127.0.0.1:{free_port()}"
+    return [
+        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank)}
+        for rank in range(count)
+    ]
 
 
 def run_commands(

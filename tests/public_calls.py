@@ -41,11 +41,11 @@ def particles(dtype: Any = np.float32) -> ParticleData:
     pos[NUM - 3 : NUM] = pos[:3]
     pos[NUM:] = 0
     return ParticleData(
-        pos=jnp.asarray(pos, dtype),
-        mass=jnp.asarray(random.uniform(0.1, 0.2, ROWS), dtype),
-        vel=jnp.asarray(vel, dtype),
-        id=jnp.arange(ROWS, dtype=jnp.int32),
-        num=jnp.asarray(NUM, jnp.int32),
+        pos=jnp.asarray(pos.astype(dtype)),
+        mass=jnp.asarray(random.uniform(0.1, 0.2, ROWS).astype(dtype)),
+        vel=jnp.asarray(vel.astype(dtype)),
+        id=jnp.asarray(np.arange(ROWS, dtype=np.int32)),
+        num=jnp.asarray(np.int32(NUM)),
     )
 
 
@@ -148,10 +148,7 @@ ON_HOST = {
     "mst.squeeze_tree",
 }
 # Functions that raise an error if they are mapped over several devices.
-ONE_DEVICE = {
-    "hierarchy.cut",
-    "hierarchy.dendrogram",
-}
+ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram"}
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",

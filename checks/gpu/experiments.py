@@ -108,7 +108,7 @@ _STAGES: Claims = {
 _LIMITS: Claims = {
     "a limit of twice the mean radius makes no search longer": lambda lines: all(
         lines[f"{n} limit"] <= 1.02 * lines[f"{n} no limit"] for n in ("1e6", "3e6")
-    ),
+    )
 }
 _LEAVES: Claims = {
     "pair counts take least time with leaves of 64, at most 0.6 of that with 24": lambda lines: (
@@ -122,7 +122,7 @@ _LEAVES: Claims = {
 _DIMENSIONS: Claims = {
     "6D and 8D are at least three times faster open than periodic": lambda lines: all(
         3 * lines[f"{dims}D open"] <= lines[f"{dims}D periodic"] for dims in DIMS[1:]
-    ),
+    )
 }
 _QUERIES: Claims = {
     f"{search}: at {step} or {2 * step} queries per warp, the times differ by at most 10 %": (
@@ -136,7 +136,7 @@ _ROWS: Claims = {
     "20 calls in a row take at most 20 times a single call": lambda lines: all(
         lines[f"{case} in a row"] <= 20 * lines[f"{case} single"]
         for case in ("1e6 k=8", "1e6 k=30", "1e6 k=64", "1e7 k=8")
-    ),
+    )
 }
 
 # In the order of execution: the first decide most.

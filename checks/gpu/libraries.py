@@ -95,12 +95,7 @@ class Jaxkd:
 
 
 Library = Ours | Jaxkd
-LIBRARIES: dict[str, type[Library]] = {
-    "ours": Ours,
-    "unrecorded": Unrecorded,
-    "published": Published,
-    "jaxkd": Jaxkd,
-}
+LIBRARIES: dict[str, type[Library]] = {"ours": Ours, "unrecorded": Unrecorded, "published": Published, "jaxkd": Jaxkd}
 
 
 def opened(name: str, folder: Path) -> Library:

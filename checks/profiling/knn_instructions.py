@@ -45,13 +45,9 @@ template __global__ void jztree::search_short<{width}, {entries}, float, float, 
 # The flags of jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
 _CAPACITIES = (4, 8, 16, 32, 64)  # of the lists in up to 3 dimensions
-_MAX_KEYED = {
-    2: 64,
-    3: 64,
-    6: 16,
-    8: 0,
-}  # by the padded dimensions: the most neighbours of lists that are sorted by keys
-_OF_EACH_DIMENSION = "crossed dimension"  # a part that is unrolled over dimensions and runs in some of them
+# By the padded dimensions: the largest number of neighbours of lists that are sorted by keys.
+_MAX_KEYED = {2: 64, 3: 64, 6: 16, 8: 0}
+_OF_EACH_DIMENSION = "crossed dimension"  # a part that is unrolled over dimensions; only some dimensions run it
 _PLANES = 8  # of the hierarchy of 1e9 particles
 
 # Of a multiprocessor of compute capability 9.0: it has four parts with their own registers, which a warp takes in units

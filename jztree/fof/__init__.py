@@ -78,11 +78,7 @@ _READ: dict[str, Any] = {
 
 @flat(**_READ)
 def group_labels(
-    part: Particles | Index | Array,
-    rlink: ArrayLike,
-    *,
-    boxsize: ArrayLike | None = None,
-    cfg: FofConfig | None = None,
+    part: Particles | Index | Array, rlink: ArrayLike, *, boxsize: ArrayLike | None = None, cfg: FofConfig | None = None
 ) -> jax.Array:
     """Label every particle with its friends-of-friends group, in the order of the particles.
 

@@ -194,13 +194,7 @@ def _count(part: Any) -> jax.Array:
 
 
 def attach_over_ranks(
-    partz: Any,
-    num: jax.Array,
-    label: Label,
-    attached: Sequence[Any],
-    box: Exact,
-    limit: Radii,
-    cfg: FofConfig,
+    partz: Any, num: jax.Array, label: Label, attached: Sequence[Any], box: Exact, limit: Radii, cfg: FofConfig
 ) -> tuple[Any, jax.Array, Label]:
     """Attach particles on all ranks; see `attach`.
 

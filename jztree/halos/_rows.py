@@ -298,6 +298,7 @@ def used_rows(cata: Rows) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="n", inline=True)
 def are_used(ngroups: jax.Array, n: int) -> jax.Array:
+    """Return whether each of ``n`` rows is below ``ngroups``, which may have axes over devices."""
     rows = jnp.arange(n, dtype=jnp.int32)
     return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 

@@ -6,12 +6,7 @@ import numpy as np
 from ..jax_ext import Exact
 from ._call import as_num, call, i32, listed
 
-__all__ = [
-    "open_leaves",
-    "row_boxes",
-    "select_boxes",
-    "select_ghosts",
-]
+__all__ = ["open_leaves", "row_boxes", "select_boxes", "select_ghosts"]
 
 
 def open_leaves(

@@ -50,13 +50,7 @@ Forest = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def begin_forest(
-    label: jax.Array,
-    order: jax.Array,
-    sent: jax.Array,
-    rank: jax.Array,
-    edges: jax.Array,
-    num: int | jax.Array,
-    n: int,
+    label: jax.Array, order: jax.Array, sent: jax.Array, rank: jax.Array, edges: jax.Array, num: int | jax.Array, n: int
 ) -> Forest:
     """Create the forest of ``n`` own vertices, without hooks. Only vertices at an end of some rank's edge have parents.
 

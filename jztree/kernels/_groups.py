@@ -237,7 +237,7 @@ def straddling_sums(
     head: Any,
     box: Exact,
     number: Any,
-    known: jax.Array,
+    ends: jax.Array,
     rank: int | jax.Array,
 ) -> jax.Array:
     """Sum over this rank's parts of two groups: the one that earlier ranks began, and the last one that begins here.
@@ -248,22 +248,22 @@ def straddling_sums(
         head: The number of leading rows; see `group_segments`.
         box: ``(d,)`` lengths, 0 if open.
         number: 0, 1, 2 for masses, then centres, then spreads.
-        known: ``(r, straddling_words(d))`` uint32, the results of every rank so far; zeros at first.
+        ends: ``(r, straddling_words(d))`` uint32, the results of every rank so far; zeros at first.
         rank: This rank.
 
     Returns:
-        This rank's row of the next ``known``.
+        This rank's row of the next ``ends``.
     """
-    out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
-    ends = (known, as_num(rank), as_num(head), as_num(number))
-    return call("straddling_sums", out, *_grouped(particles, segments, box), *ends)
+    out = jax.ShapeDtypeStruct(ends.shape[1:], jnp.uint32)
+    numbers = (as_num(rank), as_num(head), as_num(number))
+    return call("straddling_sums", out, *_grouped(particles, segments, box), ends, *numbers)
 
 
 def catalogue_of_rank(
     particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
     segments: tuple[jax.Array, jax.Array, jax.Array],
     box: Exact,
-    known: ArrayLike,
+    ends: ArrayLike,
     rank: int | jax.Array,
 ) -> tuple[jax.Array, ...]:
     """Compute the `catalogue` of the groups that begin on this rank, including their parts on other ranks.
@@ -272,7 +272,7 @@ def catalogue_of_rank(
         particles: See `straddling_sums`.
         segments: See `straddling_sums`.
         box: ``(d,)`` lengths, 0 if open.
-        known: The result of `straddling_sums` after the three passes.
+        ends: The result of `straddling_sums` after the three passes.
         rank: This rank.
 
     Returns:
@@ -287,4 +287,4 @@ def catalogue_of_rank(
     moving = 0 if vel is None else n_groups
     speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
     out = (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds)
-    return call("catalogue", out, *_grouped(particles, segments, box), known, as_num(rank), gradients="stopped")
+    return call("catalogue", out, *_grouped(particles, segments, box), ends, as_num(rank), gradients="stopped")

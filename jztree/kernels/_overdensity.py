@@ -11,13 +11,7 @@ __all__ = ["overdensity", "sphere_sums"]
 
 
 def overdensity(
-    tree: Tree,
-    mass: jax.Array,
-    centre: jax.Array,
-    nearest: jax.Array,
-    density: Exact,
-    box: Exact,
-    min_count: int,
+    tree: Tree, mass: jax.Array, centre: jax.Array, nearest: jax.Array, density: Exact, box: Exact, min_count: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the radii at which the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
 

@@ -10,19 +10,11 @@ from ..jax_ext import Exact
 from ._call import as_num, call
 from ._groups import _grouped
 
-__all__ = [
-    "group_potential",
-    "group_tides",
-    "lowest_potential",
-]
+__all__ = ["group_potential", "group_tides", "lowest_potential"]
 
 
 def lowest_potential(
-    pos: jax.Array,
-    mass: jax.Array,
-    segments: tuple[jax.Array, jax.Array, jax.Array],
-    softening: Exact,
-    box: Exact,
+    pos: jax.Array, mass: jax.Array, segments: tuple[jax.Array, jax.Array, jax.Array], softening: Exact, box: Exact
 ) -> tuple[jax.Array, jax.Array]:
     """Find the particle of lowest potential of each group.
 

@@ -73,10 +73,7 @@ def scratch_bytes(
     inputs, outputs = _buffers(arguments), _buffers(results)
     plain = [_Attribute(name.encode(), values.size, _integers(values.tolist())) for name, values in numbers.items()]
     return library.jztree_scratch_bytes(
-        kernel.encode(),
-        *_counted(_Buffer, inputs),
-        *_counted(_Buffer, outputs),
-        *_counted(_Attribute, plain),
+        kernel.encode(), *_counted(_Buffer, inputs), *_counted(_Buffer, outputs), *_counted(_Attribute, plain)
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from .. import comm
 from ..arguments import check_real_dtype, row_fault
 from ..jax_ext import is_concrete
-from ..particles import Array, check_representable, check_width, one_integer
+from ..particles import Array, check_representable, check_width, get_num, one_integer
 
 _NO_SUBHALO = "subhalo of %s is below -1 or above %d in row {0}; -1 means no subhalo, and the others count from 0."
 _NAN = "energy of %s is NaN in row {0}, which belongs to a subhalo; compute it again, or set subhalo to -1 there."
@@ -134,15 +134,10 @@ def _check_num(members: SubhaloMembers, name: str) -> jax.Array:
     n = np.shape(members.subhalo)[0]
     if members.num is None:
         return jnp.asarray(n, jnp.int32)
-    num = one_integer(_scalar(members.num), name)
+    num = one_integer(get_num(members), name)
     if is_concrete(num) and not 0 <= int(num) <= n:
         raise ValueError(f"{name} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return jnp.clip(jnp.asarray(num), 0, n).astype(jnp.int32)
-
-
-def _scalar(num: Any) -> Any:
-    """Return ``num`` as a scalar if `jax.shard_map` split ``(r,)``, one number per device, into ``(1,)``."""
-    return num.reshape(()) if np.shape(num) == (1,) else num
 
 
 def _as_int32(numbers: jax.Array) -> jax.Array:

@@ -142,14 +142,7 @@ def pairs_within(
         pair_rows = lists["i"], lists["j"], lists["S"], first, prepared.starts
         lists["D"], lists["d"] = _differentiable(query, pos, box, lists["D"], lists["d"], pair_rows)
     shift, vector, distance = (lists[letter] if letter in requested else None for letter in "SDd")
-    return PairLists(
-        i=lists["i"],
-        j=lists["j"],
-        shift=shift,
-        vector=vector,
-        distance=distance,
-        num=splits[-1],
-    )
+    return PairLists(i=lists["i"], j=lists["j"], shift=shift, vector=vector, distance=distance, num=splits[-1])
 
 
 def _entry_bytes(pos: jax.Array, shifts: bool, vectors: bool) -> int:

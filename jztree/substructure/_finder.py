@@ -186,10 +186,7 @@ def subhaloes(
         if kind.exact is not None
     ]
     physics = Physics(
-        check_box(boxsize, pos.shape[1]),
-        check_softening(softening),
-        Exact(jnp.stack(numbers)),
-        exact(error, ()),
+        check_box(boxsize, pos.shape[1]), check_softening(softening), Exact(jnp.stack(numbers)), exact(error, ())
     )
     num = comm.check_all(num, _faults(members, types, num, num_types))
     n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]

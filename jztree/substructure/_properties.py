@@ -109,9 +109,8 @@ def properties_of(
     splits = jnp.append(jnp.int32(0), jnp.cumsum(numbers.count, dtype=jnp.int32))
     energy, potential, radius = jnp.moveaxis(kernels.gather_rows(bound.state, rows), 1, 0)
     part = members.at(rows)
-    segments = numbers.num, numbers.count, splits[:-1]
     mass, com_pos, _, _, _, com_vel, dispersion, momentum = kernels.catalogue(
-        part.pos, part.mass, part.vel, *segments, physics.box
+        part.pos, part.mass, part.vel, numbers.num, numbers.count, splits[:-1], physics.box
     )
     row_of_table = jnp.minimum(kernels.entry_lists(splits, n), rows_of_table - 1)
     enclosed = kernels.running_sums(part.mass, splits)
@@ -122,11 +121,10 @@ def properties_of(
     total = enclosed.at[splits[1:] - 1].get(mode="clip")
     has_half = 2 * enclosed >= total[row_of_table]
     lowest = kernels.reduce_lists("min", energy, splits)
-    is_lowest = energy == lowest[row_of_table]
     columns = {
-        "count_by_type": None,
+        "count_by_type": None if types is None else _count_by_type(types[rows], num_types, splits),
         "mass": mass,
-        "most_bound": kernels.reduce_lists("min", jnp.where(is_lowest, rows, _LAST), splits),
+        "most_bound": kernels.reduce_lists("min", jnp.where(energy == lowest[row_of_table], rows, _LAST), splits),
         "pos": members.pos.at[bound.centre[numbers.candidate]].get(mode="clip"),
         "vel": bound.vel[numbers.candidate],
         "com_pos": com_pos,
@@ -138,20 +136,28 @@ def properties_of(
         "angular_momentum": momentum,
     }
     depth = kernels.reduce_lists("sum", part.mass * potential, splits) / jnp.where(mass > 0, mass, 1)
-    spread = members.pos.shape[1] * dispersion * dispersion
+    columns["spin"] = _spin(columns, depth, gravity, scale_factor)
+    return {name: None if column is None else _filled(name, column, used) for name, column in columns.items()}
+
+
+def _count_by_type(types: jax.Array, num_types: int, splits: jax.Array) -> jax.Array:
+    is_type = types[:, None] == jnp.arange(num_types, dtype=types.dtype)[None]
+    return kernels.reduce_lists("sum", is_type.astype(jnp.int32), splits)
+
+
+def _spin(columns: dict[str, Any], depth: jax.Array, gravity: jax.Array, scale_factor: jax.Array) -> jax.Array:
+    """Return the spin parameter of subhaloes with the mean potential ``depth``."""
+    mass, dispersion, momentum = (columns[name] for name in ("mass", "vel_dispersion", "angular_momentum"))
+    spread = columns["pos"].shape[1] * dispersion * dispersion
     turning = scale_factor * jnp.sqrt(kernels.sums_of_rows(momentum * momentum))
     specific_energy = kernels.sums_of_rows(jnp.stack([spread, depth], axis=1)) / 2
-    columns["spin"] = turning * jnp.sqrt(jnp.abs(specific_energy)) / jnp.where(mass > 0, gravity * mass, 1)
-    if types is not None:
-        is_type = types[rows][:, None] == jnp.arange(num_types, dtype=types.dtype)[None]
-        columns["count_by_type"] = kernels.reduce_lists("sum", is_type.astype(jnp.int32), splits)
-    empty = {"most_bound": -1}
-    return {
-        name: None
-        if column is None
-        else jnp.where(used.reshape(-1, *[1] * (column.ndim - 1)), column, empty.get(name, 0)).astype(column.dtype)
-        for name, column in columns.items()
-    }
+    return turning * jnp.sqrt(jnp.abs(specific_energy)) / jnp.where(mass > 0, gravity * mass, 1)
+
+
+def _filled(name: str, column: jax.Array, used: jax.Array) -> jax.Array:
+    """Return a column with the values of no subhalo in rows that are not used."""
+    empty = -1 if name == "most_bound" else 0
+    return jnp.where(used.reshape(-1, *[1] * (column.ndim - 1)), column, empty).astype(column.dtype)
 
 
 def _by_radius(number: jax.Array, radius: jax.Array) -> jax.Array:

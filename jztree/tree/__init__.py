@@ -189,11 +189,7 @@ def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def zsort_and_tree(
-    part: Particles | Array,
-    cfg_tree: TreeConfig | None = None,
-    data: Any = None,
-    *,
-    boxsize: ArrayLike | None = None,
+    part: Particles | Array, cfg_tree: TreeConfig | None = None, data: Any = None, *, boxsize: ArrayLike | None = None
 ) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 

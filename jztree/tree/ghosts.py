@@ -157,10 +157,7 @@ def ghost_capacity(option: str, given: int | None, n: int) -> Capacity:
     """Return the capacity for a rank's ``n`` rows and its ghosts."""
     ndev = comm.num_ranks()
     return choose_capacity(
-        option,
-        None if given is None else n + given,
-        n + int(n * _GHOST_FRACTION) + _GHOST_ROWS,
-        max(ndev * n, 1),
+        option, None if given is None else n + given, n + int(n * _GHOST_FRACTION) + _GHOST_ROWS, max(ndev * n, 1)
     )
 
 

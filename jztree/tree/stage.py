@@ -171,13 +171,7 @@ class Stage:
         return kernels.open_leaves(leaves, whole, reach[:, None], None, self._rank_boxes, None, rank, self.box, None)[0]
 
     def with_ghosts(
-        self,
-        reach: jax.Array,
-        data: Any = None,
-        *,
-        whole: bool = False,
-        lower_only: bool = False,
-        filled: bool = True,
+        self, reach: jax.Array, data: Any = None, *, whole: bool = False, lower_only: bool = False, filled: bool = True
     ) -> ParticlesWithGhosts:
         """Bring the ghosts: the sources of other ranks in reach of this rank's queries.
 

@@ -166,17 +166,18 @@ class Listing:
 def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
     """Yield the first rows of each of ``columns``, releasing each column after use.
 
-    On a CPU, rows of large columns are not copied: the pages after them were never written and use no memory.
+    On a CPU, rows of large columns are not copied: the pages after them were never written and use no memory. JAX
+    would compile a program for each number.
     """
     while columns:
         column = columns.pop(0)
         if column.shape[0] == number:
             yield column
-        elif column.nbytes < _PAGED or {device.platform for device in column.devices()} != {"cpu"}:
-            yield column[:number]
         else:
-            where = column.sharding if column.committed else None
-            yield jax.device_put(np.asarray(column)[:number], where, may_alias=True)
+            on_cpu = {device.platform for device in column.devices()} == {"cpu"}
+            rows = (np.asarray(column) if on_cpu else column)[:number]
+            rows = rows.copy() if on_cpu and column.nbytes < _PAGED else rows
+            yield jax.device_put(rows, column.sharding if column.committed else None, may_alias=True)
 
 
 @functools.partial(jax.jit, inline=True)

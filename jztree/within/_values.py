@@ -10,11 +10,7 @@ import numpy as np
 from .. import kernels
 
 # Functions that combine two results for the same lists.
-COMBINE: dict[kernels.Reduction, Callable[..., jax.Array]] = {
-    "sum": jnp.add,
-    "max": jnp.maximum,
-    "min": jnp.minimum,
-}
+COMBINE: dict[kernels.Reduction, Callable[..., jax.Array]] = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum}
 
 
 def reduce_values(how: kernels.Reduction, values: jax.Array, splits: jax.Array, start: jax.Array) -> jax.Array:

@@ -45,48 +45,16 @@ class Measurement:
     megabytes: float
 
 
-# The collectives on ``(m,)`` rows of a rank, each followed by its expected result on ``rank`` of ``num``.
+# Expected results of collectives on ``(m,)`` rows, on ``rank`` of ``num``.
 
 
-def _psum(x: jax.Array, num: int) -> jax.Array:
-    return jax.lax.psum(x, AXIS)
-
-
-def _psum_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
-    return num * jnp.arange(m, dtype=jnp.int32) + STEP * (num * (num - 1) // 2)
-
-
-def _pmax(x: jax.Array, num: int) -> jax.Array:
-    return jax.lax.pmax(x, AXIS)
-
-
-def _pmax_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
-    return rows_of(num - 1, m)
-
-
-def _all_gather(x: jax.Array, num: int) -> jax.Array:
-    return jax.lax.all_gather(x[: len(x) // num], AXIS, tiled=True)
-
-
-def _all_gather_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+def _gathered(rank: jax.Array, num: int, m: int) -> jax.Array:
     sender, row = jnp.divmod(jnp.arange(m, dtype=jnp.int32), m // num)
     return sender * STEP + row
 
 
-def _all_to_all(x: jax.Array, num: int) -> jax.Array:
-    return jax.lax.all_to_all(x, AXIS, 0, 0, tiled=True)
-
-
-def _all_to_all_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
-    return _all_gather_expected(rank, num, m) + rank * (m // num)
-
-
-def _ppermute(x: jax.Array, num: int) -> jax.Array:
-    return jax.lax.ppermute(x, AXIS, [(rank, (rank + 1) % num) for rank in range(num)])
-
-
-def _ppermute_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
-    return rows_of((rank - 1) % num, m)
+def _exchanged(rank: jax.Array, num: int, m: int) -> jax.Array:
+    return _gathered(rank, num, m) + rank * (m // num)
 
 
 def _ragged_sizes(sender: jax.Array, receiver: jax.Array, block: int) -> jax.Array:
@@ -107,21 +75,29 @@ def _ragged_all_to_all(x: jax.Array, num: int) -> jax.Array:
     )
 
 
-def _ragged_all_to_all_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+def _exchanged_ragged(rank: jax.Array, num: int, m: int) -> jax.Array:
     sender, row = jnp.divmod(jnp.arange(m, dtype=jnp.int32), m // num)
-    return jnp.where(row < _ragged_sizes(sender, rank, m // num), _all_to_all_expected(rank, num, m), -1)
+    return jnp.where(row < _ragged_sizes(sender, rank, m // num), _exchanged(rank, num, m), -1)
 
 
 COLLECTIVES = (
-    Collective("psum", _psum, _psum_expected),
-    Collective("pmax", _pmax, _pmax_expected),
-    Collective("all_gather", _all_gather, _all_gather_expected),
-    Collective("all_to_all", _all_to_all, _all_to_all_expected),
-    Collective("ppermute", _ppermute, _ppermute_expected),
+    Collective(
+        "psum",
+        lambda x, num: jax.lax.psum(x, AXIS),
+        lambda rank, num, m: num * rows_of(0, m) + STEP * (num * (num - 1) // 2),
+    ),
+    Collective("pmax", lambda x, num: jax.lax.pmax(x, AXIS), lambda rank, num, m: rows_of(num - 1, m)),
+    Collective("all_gather", lambda x, num: jax.lax.all_gather(x[: len(x) // num], AXIS, tiled=True), _gathered),
+    Collective("all_to_all", lambda x, num: jax.lax.all_to_all(x, AXIS, 0, 0, tiled=True), _exchanged),
+    Collective(
+        "ppermute",
+        lambda x, num: jax.lax.ppermute(x, AXIS, [(rank, (rank + 1) % num) for rank in range(num)]),
+        lambda rank, num, m: rows_of((rank - 1) % num, m),
+    ),
 )
 # Missing in XLA's CPU backend. On more than 32 devices, it can end the process (openxla/xla#47283); jztree does not use
 # it there.
-RAGGED = Collective("ragged_all_to_all", _ragged_all_to_all, _ragged_all_to_all_expected)
+RAGGED = Collective("ragged_all_to_all", _ragged_all_to_all, _exchanged_ragged)
 
 
 def rows_of(rank: jax.Array | int, m: int) -> jax.Array:

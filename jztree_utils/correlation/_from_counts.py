@@ -188,12 +188,7 @@ def projected(
 
 
 def in_multipoles(
-    counts: Counts,
-    edges: np.ndarray,
-    cosines: np.ndarray,
-    ells: tuple[int, ...],
-    parts: BoxParts | None,
-    advice: str,
+    counts: Counts, edges: np.ndarray, cosines: np.ndarray, ells: tuple[int, ...], parts: BoxParts | None, advice: str
 ) -> Correlation:
     """Return the multipoles of ``xi(s, mu)``; see `spherical` and `result`."""
     share = np.ones((1, 1))

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from jztree.data import FofCatalogue, check_no_unit, squeeze_catalogue
-from jztree.halos import DEFINITIONS
+from jztree.halos import DEFINITIONS, Definition
 
 from ._attributes import text_attribute
 from ._errors import SnapshotError
@@ -164,7 +164,11 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
     """
     cata = squeeze_catalogue(cata)
     held = {name: getattr(cata, name) for name in _COLUMNS}
-    columns = {name: _own_column(name, values) for name, values in held.items() if values is not None}
+    columns = {
+        name: Column(np.asarray(values), *described(DEFINITIONS[name]))
+        for name, values in held.items()
+        if values is not None
+    }
     means = {
         name: Column(np.asarray(values), "", f"mass-weighted mean of {name} of the particles")
         for name, values in (cata.means or {}).items()
@@ -207,10 +211,10 @@ def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
     return values
 
 
-def _own_column(name: str, values: Any) -> Column:
-    """Return a standard column of the catalogue with its definition and the source of the definition."""
-    kind, words, source = DEFINITIONS[name]
-    return Column(np.asarray(values), kind, f"{words} ({source})" if source else words)
+def described(definition: Definition) -> tuple[str, str]:
+    """Return the kind of a column, and its definition with the source."""
+    kind, words, source = definition
+    return kind, f"{words} ({source})" if source else words
 
 
 def column_kinds() -> dict[str, str]:

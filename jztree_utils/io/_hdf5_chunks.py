@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -48,14 +48,17 @@ def check_apart(data: h5py.Dataset) -> None:
     if data.is_virtual or data.external or not data.size or data.file.userblock_size:
         return
     parts, header = _extents(data), _header(data)
+    if not len(parts):  # compact: the numbers are in the header
+        return
     if (parts[1:, 0] < parts[:-1, 1]).any():
         raise _not_apart(data, "a part of itself")
-    for name, item in _taken_ranges(data):
-        ranges = item[: 1 if item[0, 0] == header[0] else None]
-        # Find the last part of this dataset that begins before the end of each other range.
-        before = np.searchsorted(parts[:, 0], ranges[:, 1]) - 1
-        if (parts[before, 1] > ranges[:, 0])[before >= 0].any():
-            raise _not_apart(data, name)
+    group = _taken_ranges(data)
+    # Find the last part of this dataset that begins before the end of each other range.
+    before = np.searchsorted(parts[:, 0], group.ranges[:, 1]) - 1
+    overlaps = (before >= 0) & (parts[before, 1] > group.ranges[:, 0])
+    overlaps &= group.is_header | (group.headers != header[0])
+    if overlaps.any():
+        raise _not_apart(data, group.names[group.members[overlaps.argmax()]])
 
 
 def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
@@ -63,11 +66,28 @@ def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
     return SnapshotError(f"In {data.file.filename}, {name} overlaps {other}; write or copy it again.")
 
 
-_latest_ranges: tuple[tuple[int, int], list[tuple[str, np.ndarray]]] | None = None
+class _Taken(NamedTuple):
+    """Byte ranges ``(e, 2)`` of a group and its members: of each, first the header.
+
+    Attributes:
+        names: Name of each member.
+        ranges: The ranges, by member.
+        members: Number of the member of each range, and ``headers`` the position of its header.
+        is_header: Whether the range is a header.
+    """
+
+    names: list[str]
+    ranges: np.ndarray
+    members: np.ndarray
+    headers: np.ndarray
+    is_header: np.ndarray
 
 
-def _taken_ranges(data: h5py.Dataset) -> list[tuple[str, np.ndarray]]:
-    """Return the name and the byte ranges, first the header, of the group of a dataset and each readable member.
+_latest_ranges: tuple[tuple[int, int], _Taken] | None = None
+
+
+def _taken_ranges(data: h5py.Dataset) -> _Taken:
+    """Return the byte ranges of the group of a dataset and each readable member.
 
     The ranges of the latest group in a file that is open for reading are kept.
     """
@@ -85,10 +105,18 @@ def _taken_ranges(data: h5py.Dataset) -> list[tuple[str, np.ndarray]]:
     for item in members:
         has_numbers = isinstance(item, h5py.Dataset) and not item.is_virtual
         numbers = _extents(item) if has_numbers else np.empty((0, 2), np.int64)
-        ranges.append((str(item.name).lstrip("/"), np.concatenate([[_header(item)], numbers])))
+        ranges.append(np.concatenate([[_header(item)], numbers]))
+    counts = [len(item) for item in ranges]
+    ranges_of_group = _Taken(
+        [str(item.name).lstrip("/") for item in members],
+        np.concatenate(ranges),
+        np.repeat(np.arange(len(members)), counts),
+        np.repeat([item[0, 0] for item in ranges], counts),
+        np.concatenate([np.arange(count) == 0 for count in counts]),
+    )
     if file.mode == "r":
-        _latest_ranges = key, ranges
-    return ranges
+        _latest_ranges = key, ranges_of_group
+    return ranges_of_group
 
 
 def _header(item: h5py.Group | h5py.Dataset) -> tuple[int, int]:

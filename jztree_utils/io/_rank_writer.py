@@ -33,10 +33,7 @@ _NOTHING_LEFT = "nothing was written; see the log of that rank for details."
 # A status is 0, or the number of a reason in this table, from 1 on, times the number of ranks, plus the rank.
 REASONS = (
     Reason((), f"rank {{0}} could not write its file of {{name}}; {_NOTHING_LEFT}"),
-    Reason(
-        (errno.ENOENT, errno.ENOTDIR),
-        f"the folder of {{name}} is missing on rank {{0}}, so {_NOTHING_LEFT}",
-    ),
+    Reason((errno.ENOENT, errno.ENOTDIR), f"the folder of {{name}} is missing on rank {{0}}, so {_NOTHING_LEFT}"),
     Reason(
         (errno.EACCES, errno.EPERM, errno.EROFS),
         f"rank {{0}} has no permission to write to the folder of {{name}}, so {_NOTHING_LEFT}",

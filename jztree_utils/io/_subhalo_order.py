@@ -13,7 +13,7 @@ from jztree.data import FofCatalogue, map_rows, squeeze_particles
 from jztree.substructure import DEFINITIONS
 
 from ._catalogue import canonical_order
-from ._catalogue_content import Column, TypeTable
+from ._catalogue_content import Column, TypeTable, described
 from ._subhaloes import check_subhaloes, order_by_binding
 
 _Part = TypeVar("_Part")
@@ -55,17 +55,11 @@ def subhalo_columns(columns: Mapping[str, ArrayLike], ids: ArrayLike | None = No
         raise ValueError(
             f"The column {min(names)!r} of subhaloes has no definition; give it as a jztree_utils.io.Column."
         )
-    table = {name: Column(values, *_described(name)) for name, values in held.items()}
+    table = {name: Column(values, *described(DEFINITIONS[name])) for name, values in held.items()}
     if most_bound is not None and ids is not None:
         words = DEFINITIONS["most_bound"].words.replace("row", "identifier")
         table["most_bound_id"] = Column(np.asarray(ids)[most_bound], "1", words)
     return table
-
-
-def _described(name: str) -> tuple[str, str]:
-    """Return the kind and the definition of a column."""
-    kind, words, source = DEFINITIONS[name]
-    return kind, f"{words} ({source})" if source else words
 
 
 def order_with_subhaloes(

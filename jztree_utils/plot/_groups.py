@@ -255,14 +255,7 @@ def _draw_counts(ax: Axes, bins: _Bins, colour: str, label: str) -> None:
     filled = bins.counts > 0
     lower, upper = poisson_interval(bins.counts)
     errors = bins.density(np.stack([bins.counts - lower, upper - bins.counts]))[:, filled]
-    ax.errorbar(
-        bins.centres[filled],
-        bins.density(bins.counts)[filled],
-        errors,
-        fmt="o",
-        color=colour,
-        label=label,
-    )
+    ax.errorbar(bins.centres[filled], bins.density(bins.counts)[filled], errors, fmt="o", color=colour, label=label)
 
 
 def _draw_references(

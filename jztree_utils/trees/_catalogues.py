@@ -40,11 +40,7 @@ class TreesOfCatalogues(NamedTuple):
 
 
 def trees_of_catalogues(
-    catalogues: Mapping[int, str | os.PathLike[str]],
-    *,
-    ptype: int = 1,
-    weights: Weights = "sublink",
-    skip: bool = True,
+    catalogues: Mapping[int, str | os.PathLike[str]], *, ptype: int = 1, weights: Weights = "sublink", skip: bool = True
 ) -> TreesOfCatalogues:
     """Build merger trees from catalogues with subhaloes.
 

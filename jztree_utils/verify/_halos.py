@@ -15,10 +15,8 @@ from ._points import Points, Verification, column_of, one_length, sample_rows
 _PAIRS = 50_000_000  # pairs of particles that a comparison of members computes by default
 _FEWEST = 10  # members of a group whose densities or potentials are compared at any cost
 _ROUNDED = 64  # tolerance of results of several steps, in units of the last digit
-_PEAK, _MOST_PEAKED = (
-    2.162581587064612,
-    1e6,
-)  # range of concentrations: a profile with its peak at the radius, and a point
+# Range of concentrations: a profile with its peak at the radius, and a point.
+_PEAK, _MOST_PEAKED = 2.162581587064612, 1e6
 
 
 def densest_particle(

@@ -135,6 +135,7 @@ def column_of(values: ArrayLike, name: str, shape: tuple[int | None, ...]) -> np
 
 
 def integers_of(values: ArrayLike, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Return a column as int64. Raise TypeError if it has other numbers than integers."""
     array = column_of(values, name, shape)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}; rows are integers.")
@@ -151,6 +152,7 @@ def lengths_of(values: ArrayLike, name: str, rows: int) -> np.ndarray:
 
 
 def one_length(value: ArrayLike, name: str) -> float:
+    """Return a length. Raise ValueError if there are several, or it is negative or NaN."""
     if np.ndim(value):
         raise ValueError(
             f"{name} has shape {np.shape(value)}; only groups with a single linking length can be checked."

@@ -49,42 +49,10 @@ def lattice(spacing: float) -> np.ndarray:
 PAIRS, PLACES = 24, SIDE * SIDE
 
 
-def counted(pos: Any, radius: Any) -> int:
-    return int(np.sum(count_within(pos, radius))) - PLACES
-
-
-def counted_for_each(pos: Any, radius: Any) -> int:
-    return int(np.sum(count_within.jit(pos, np.full(PLACES, radius)))) - PLACES
-
-
-def counted_in_other_code(pos: Any, radius: Any) -> int:
-    return int(jax.jit(lambda pos: count_within(pos, radius).sum())(pos)) - PLACES
-
-
-def listed(pos: Any, radius: Any) -> int:
-    return int(neighbours_within.jit(pos, radius).splits[-1]) - PLACES
-
-
-def listed_as_pairs(pos: Any, radius: Any) -> int:
-    return int(pairs_within.jit(pos, radius, full=True).num)
-
-
-def listed_for_each(pos: Any, radius: Any) -> int:
-    return int(pairs_within(pos, np.full(PLACES, radius), full=True).num)
-
-
 def nearest(pos: Any, radius: Any) -> int:
     result = nearest_within.jit(pos, radius, 7)
     assert int((np.asarray(result.index) >= 0).sum()) == int(np.sum(result.count))
     return int(np.sum(result.count)) - PLACES
-
-
-def nearest_for_each(pos: Any, radius: Any) -> int:
-    return int((np.asarray(knn(pos, 7, max_radius=np.full(PLACES, radius))[1]) >= 0).sum()) - PLACES
-
-
-def in_a_bin(pos: Any, radius: Any) -> int:
-    return int(np.asarray(pair_counts.jit(pos, [0.0, radius]).count)[0])
 
 
 def in_a_bin_along(pos: Any, radius: Any) -> int:
@@ -109,22 +77,25 @@ def clustered(pos: Any, radius: Any) -> int:
     return PAIRS if cluster[0] == 0 else 0
 
 
-CALLS = [
-    counted,
-    counted_for_each,
-    counted_in_other_code,
-    listed,
-    listed_as_pairs,
-    listed_for_each,
-    nearest_for_each,
-    in_a_bin,
-    in_a_bin_along,
-    linked,
-    clustered,
-]
+CALLS: dict[str, Callable[[Any, Any], int]] = {
+    "counted": lambda pos, radius: int(np.sum(count_within(pos, radius))) - PLACES,
+    "counted_for_each": lambda pos, radius: int(np.sum(count_within.jit(pos, np.full(PLACES, radius)))) - PLACES,
+    "counted_in_other_code": lambda pos, radius: int(jax.jit(lambda x: count_within(x, radius).sum())(pos)) - PLACES,
+    "listed": lambda pos, radius: int(neighbours_within.jit(pos, radius).splits[-1]) - PLACES,
+    "listed_as_pairs": lambda pos, radius: int(pairs_within.jit(pos, radius, full=True).num),
+    "listed_for_each": lambda pos, radius: int(pairs_within(pos, np.full(PLACES, radius), full=True).num),
+    "nearest": nearest,
+    "nearest_for_each": lambda pos, radius: (
+        int((np.asarray(knn(pos, 7, max_radius=np.full(PLACES, radius))[1]) >= 0).sum()) - PLACES
+    ),
+    "in_a_bin": lambda pos, radius: int(np.asarray(pair_counts.jit(pos, [0.0, radius]).count)[0]),
+    "in_a_bin_along": in_a_bin_along,
+    "linked": linked,
+    "clustered": clustered,
+}
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_lengths_one_bit_apart_are_distinguished(call: Callable[[Any, Any], int], spacing: float) -> None:
     pos = lattice(spacing)
     assert call(pos, np.nextafter(spacing, 0)) == 0
@@ -134,9 +105,9 @@ def test_lengths_one_bit_apart_are_distinguished(call: Callable[[Any, Any], int]
 
 def test_lengths_one_bit_apart_are_distinguished_with_64_bit_types(x64: None, spacing: float) -> None:
     pos = lattice(spacing).astype(np.float64)
-    for call in CALLS:
-        assert call(pos, np.nextafter(spacing, 0)) == 0, call
-        assert call(pos, spacing) == PAIRS, call
+    for name, call in CALLS.items():
+        assert call(pos, np.nextafter(spacing, 0)) == 0, name
+        assert call(pos, spacing) == PAIRS, name
 
 
 @pytest.mark.long

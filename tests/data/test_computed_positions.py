@@ -128,7 +128,7 @@ def test_catalogue_inside_user_shard_map(cls: Any, ndev: int) -> None:
     partf, cata = mapped(groups, part, ndev)
     given = plain(part)
     if cls is LightCone:
-        given = _with_light(given, part)
+        given = WithLight(given.pos, given.mass, given.vel, part.v_rad, part.zplus1)
     _, expected = jz.fof.fof_and_catalogue.jit(given, RLINK, BOX, CFG)
     rows = [slice(i * len(cata.count) // ndev, i * len(cata.count) // ndev + cata.ngroups[i]) for i in range(ndev)]
     for name in ("count", "com_pos", "com_vel", "mass", "v_rad", "scale_factor"):
@@ -154,10 +154,6 @@ class WithLight:
     vel: Any
     v_rad: Any
     zplus1: Any
-
-
-def _with_light(given: data.ParticleData, part: LightCone) -> WithLight:
-    return WithLight(given.pos, given.mass, given.vel, part.v_rad, part.zplus1)
 
 
 @pytest.mark.parametrize("ndev", [1, 4])

@@ -213,8 +213,7 @@ FAST = ("zsort", "knn", "fof_and_catalogue")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in entries("jit")],
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in entries("jit")]
 )
 def test_invalid_traced_num_raises(name: str) -> None:
     call = entries("jit")[name]

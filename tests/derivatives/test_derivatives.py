@@ -287,11 +287,7 @@ def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, grav
 
 @pytest.mark.parametrize(
     ("dims", "kind"),
-    [
-        (2, "shared"),
-        pytest.param(3, "each", marks=pytest.mark.slow),
-        pytest.param(3, "none", marks=pytest.mark.slow),
-    ],
+    [(2, "shared"), pytest.param(3, "each", marks=pytest.mark.slow), pytest.param(3, "none", marks=pytest.mark.slow)],
 )
 def test_spheres(dims: int, kind: str, x64: None) -> None:
     random = np.random.default_rng(9)

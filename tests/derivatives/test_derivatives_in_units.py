@@ -80,10 +80,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[float, ...]]] = {
         for column in SPHERES
     },
     **{
-        f"sph {kind}": (
-            lambda part, box, length, density, kind=kind: slopes(part, box, length, kind),
-            SLOPE,
-        )
+        f"sph {kind}": (lambda part, box, length, density, kind=kind: slopes(part, box, length, kind), SLOPE)
         for kind in ("gradient", "divergence", "curl")
     },
     "pairs": (lambda part, box, length, density: listed(part, box, length).vector, LENGTH),

@@ -25,9 +25,9 @@ def moving_particles(n: int, dims: int, dtype: Any, spread: float = 0.004) -> da
     pos[::10] = random.random((len(pos[::10]), dims))
     return data.ParticleData(
         pos=jnp.asarray(oracles.inside_box((pos % 1.0).astype(dtype))),
-        mass=jnp.asarray(random.lognormal(size=n), dtype),
-        vel=jnp.asarray(100 + 30 * random.standard_normal((n, dims)), dtype),
-        id=jnp.arange(n),
+        mass=jnp.asarray(random.lognormal(size=n).astype(dtype)),
+        vel=jnp.asarray((100 + 30 * random.standard_normal((n, dims))).astype(dtype)),
+        id=jnp.asarray(np.arange(n)),
     )
 
 

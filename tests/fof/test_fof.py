@@ -32,7 +32,7 @@ def assert_groups(pos: np.ndarray, rlink: float, box: Any = None) -> None:
     """Compare both orders of output with the connected components of the pairs."""
     expected = oracles.smallest_members(oracles.components(pos, rlink, box))
     np.testing.assert_array_equal(input_labels(jnp.asarray(pos), rlink, box), expected)
-    posz, label = fof_labels(jnp.asarray(pos), rlink, box)
+    posz, label = map(np.asarray, fof_labels(jnp.asarray(pos), rlink, box))
     order = np.asarray(tree.zsort(jnp.asarray(pos), boxsize=box)[1])
     np.testing.assert_array_equal(posz, pos[order])
     np.testing.assert_array_equal(label, oracles.smallest_members(expected[order]))

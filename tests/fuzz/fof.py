@@ -43,13 +43,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def set_of(
-    random: np.random.Generator,
-    x64: bool,
-    dtype: Any,
-    rows: int,
-    dims: int,
-    traced: bool = False,
-    each: bool = False,
+    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False, each: bool = False
 ) -> dict[str, Any]:
     """Return positions, their number, a box and linking lengths, which sometimes must be refused.
 

@@ -77,8 +77,9 @@ def _judge(k: int, x64: bool, values: dict[str, Any], outcome: Outcome) -> None:
     if "posz" in outcome.names:
         pos = permuted(np.asarray(outcome["posz"].pos)[:num], pos)
     query = values.get("query", pos)
-    check_padding(rad[len(query) :], idx[len(query) :])
-    rad, idx = rad[: len(query)], idx[: len(query)]
+    padding, (rad, idx) = (rad[len(query) :], idx[len(query) :]), (rad[: len(query)], idx[: len(query)])
+    if not (np.isinf(padding[0]).all() and (padding[1] == -1).all()):
+        raise WrongError("rows beyond num have neighbours", "inf and -1", padding)
     check_neighbours(pos, query, sides, (rad, idx), "query" not in values)
 
 
@@ -87,11 +88,6 @@ def permuted(result: np.ndarray, given: np.ndarray) -> np.ndarray:
     if not np.array_equal(np.sort(result.view(row), axis=0), np.sort(given.copy().view(row), axis=0)):
         raise WrongError("sorted positions are not those that were given", given, result)
     return result
-
-
-def check_padding(rad: np.ndarray, idx: np.ndarray) -> None:
-    if not (np.isinf(rad).all() and (idx == -1).all()):
-        raise WrongError("rows beyond num have neighbours", "inf and -1", (rad, idx))
 
 
 def check_neighbours(

@@ -76,10 +76,7 @@ def _judge(min_bound: int, values: dict[str, Any], outcome: Outcome) -> None:
     world = World(pos, vel, mass, np.zeros(0), **constants, scale_factor=0.5)
     for number in range(len(table["count"])):
         rows = np.flatnonzero(label == number)
-        begin, group = (
-            np.asarray(cata.offset)[table["group"][number]],
-            np.asarray(cata.count)[table["group"][number]],
-        )
+        begin, group = (np.asarray(cata.offset)[table["group"][number]], np.asarray(cata.count)[table["group"][number]])
         if rows[0] < begin or rows[-1] >= begin + group:
             raise WrongError("a subhalo has particles of another group", (begin, group), rows)
         if not (energy[rows] < 0).all() or energy[table["most_bound"][number]] != energy[rows].min():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,8 @@ from fuzz import (
 )
 from jztree import kernels
 from jztree_utils import io
+
+PARTS = (knn, nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes, gravity)
 
 
 @pytest.fixture(autouse=True)
@@ -102,48 +104,120 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("part", "batch"),
-    [
-        (knn, 2),
-        *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes)),
-        (gravity, 1),
-    ],
-    ids=[
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__.removeprefix("fuzz."))
+def test_correct_library_passes(part: ModuleType) -> None:
+    assert not findings(part, 20, 2 if part is knn else 1)
+
+
+def joined_to_first(label: jax.Array) -> jax.Array:
+    return label.at[1:2].set(0)
+
+
+class Planted(NamedTuple):
+    """An error in the results of a kernel.
+
+    Attributes:
+        part: The part that must find it.
+        kernel: Name of the kernel.
+        change: Function of the kernel's results.
+        words: Words of the fault.
+        cases: The largest number of cases that this takes.
+        texts: Texts that all cases contain; without them, the first batches run.
+    """
+
+    part: ModuleType
+    kernel: str
+    change: Callable[[Any], Any]
+    words: str
+    cases: int = 30
+    texts: tuple[str, ...] = ()
+
+
+PLANTED = {
+    # neighbours
+    "neighbour": Planted(
+        knn, "knn", lambda out: (out[0], out[1].at[:, -1].set(jnp.minimum(out[1][:, -1], 0))), "neighbour"
+    ),
+    "slightly too large radius": Planted(
+        knn, "knn", lambda out: (out[0] * (1 + 3e-6), out[1]), "a radius is not that of"
+    ),
+    # within a radius
+    "count that is one too large": Planted(
+        radius, "count_within", lambda out: (out[0].at[:1].add(1), out[1]), "a count is not that of the pairs"
+    ),
+    "exchanged neighbour": Planted(
+        radius,
+        "neighbours_within",
+        lambda out: (*out[:2], jnp.minimum(out[2], 0), out[3]),
+        "lists are not those of the pairs",
+        100,
+    ),
+    "slightly too large radius of nearest neighbours": Planted(
+        nearest,
         "knn",
-        "nearest",
+        lambda out: (jnp.where(jnp.isfinite(out[0]), out[0] * (1 + 3e-6), jnp.inf), out[1]),
+        "a radius is not that of its neighbour",
+        60,
+    ),
+    "shift": Planted(
+        pairs, "pairs_within", lambda out: (*out[:4], jnp.minimum(out[4], 0), *out[5:]), "a pair that is none", 120
+    ),
+    "sign of a vector": Planted(
+        pairs, "pairs_within", lambda out: (*out[:5], -out[5], out[6]), "a vector is not that between the pair", 60
+    ),
+    "sign of a gradient": Planted(
+        sums, "kernel_sums", lambda out: -out, "a gradient of a sum is not that of the pairs", 60, ("gradient",)
+    ),
+    "sum without one neighbour": Planted(
+        sums, "kernel_sums", lambda out: out.at[:1].multiply(0.9), "a sum over a kernel is not that of the pairs"
+    ),
+    # groups
+    "divided group": Planted(
+        fof,
         "fof",
-        "radius",
-        "pairs",
-        "sums",
-        "spheres",
-        "trees",
-        "peaks",
-        "links",
-        "phases",
-        "subhaloes",
-        "gravity",
-    ],
+        lambda label: label.at[-1:].set(label.shape[0] - 1),
+        "particles that are linked are in different groups",
+        60,
+    ),
+    "joined groups": Planted(fof, "fof", joined_to_first, "particles that are not linked are in one group", 160),
+    "edge to a wrong particle": Planted(
+        trees, "spanning_tree", lambda out: (out[0].at[:1].set(0), *out[1:]), "the ends of an edge are no pair of rows"
+    ),
+    "saddle of a peak": Planted(
+        peaks, "peak_forest", lambda out: (jnp.maximum(out[0] - 1, 0), out[1]), "of a peak is wrong", 60
+    ),
+    "parent of a peak": Planted(peaks, "first_rows", lambda first: first + 1, "of a peak is wrong", 60),
+    "potential of a subhalo": Planted(
+        subhaloes, "group_potential", lambda out: (1.05 * out[0], out[1]), "an energy is wrong", 60
+    ),
+    "energy of a subhalo": Planted(
+        subhaloes, "bound_energies", lambda out: (1.05 * out[0], *out[1:]), "an energy is wrong", 60
+    ),
+    "potential": Planted(gravity, "group_potential", lambda out: (1.1 * out[0], out[1]), "the potential is wrong", 60),
+    "acceleration": Planted(
+        gravity, "group_potential", lambda out: (out[0], 1.1 * out[1]), "the acceleration is wrong", 60
+    ),
+    "dispersion": Planted(phases, "catalogue", lambda out: (*out[:6], out[6] * 1.1, out[7]), "particles that are", 120),
+    "mass": Planted(catalogue, "catalogue", lambda out: (out[0] * (1 + 1e-5), *out[1:]), "mass of a group", 60),
+    "sphere with one particle too many": Planted(
+        spheres, "overdensity", lambda out: (*out[:2], out[2] + 1, *out[3:]), "the count of a sphere"
+    ),
+}
+_SLOW = ("parent of a peak", "energy of a subhalo", "acceleration", "mass", "sphere with one particle too many")
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    "error", [pytest.param(error, marks=[pytest.mark.slow] if error in _SLOW else []) for error in PLANTED]
 )
-def test_correct_library_passes(part: ModuleType, batch: int) -> None:
-    assert not findings(part, 20, batch)
+def test_wrong_result_of_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    plant = PLANTED[error]
+    planted(monkeypatch, kernels, plant.kernel, plant.change)
+    only = batch_with(plant.part, *plant.texts) if plant.texts else None
+    assert_finds(plant.part, plant.words, plant.cases, only)
 
 
-# Neighbours
-
-
-def test_wrong_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def last_is_the_first(result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return result[0], result[1].at[:, -1].set(jnp.minimum(result[1][:, -1], 0))
-
-    planted(monkeypatch, kernels, "knn", last_is_the_first)
-    assert_finds(knn, "neighbour")
-
-
-@pytest.mark.long
-def test_slightly_too_large_radius_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "knn", lambda result: (result[0] * (1 + 3e-6), result[1]))
-    assert_finds(knn, "a radius is not that of")
+# Other errors in neighbours
 
 
 @pytest.mark.long
@@ -161,19 +235,6 @@ def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Within a radius
-
-
-def test_count_that_is_one_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "count_within", lambda result: (result[0].at[:1].add(1), result[1]))
-    assert_finds(radius, "a count is not that of the pairs")
-
-
-@pytest.mark.long
-def test_exchanged_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(
-        monkeypatch, kernels, "neighbours_within", lambda result: (*result[:2], jnp.minimum(result[2], 0), result[3])
-    )
-    assert_finds(radius, "lists are not those of the pairs", 100)
 
 
 @pytest.mark.long
@@ -207,15 +268,6 @@ def test_rounded_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_wrong_nearest_neighbours_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def others(result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return jnp.where(jnp.isfinite(result[0]), result[0] * (1 + 3e-6), jnp.inf), result[1]
-
-    planted(monkeypatch, kernels, "knn", others)
-    assert_finds(nearest, "a radius is not that of its neighbour", 60)
-
-
-@pytest.mark.long
 def test_missing_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.pairs_within
 
@@ -227,64 +279,7 @@ def test_missing_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_finds(pairs, "a pair is missing", 60)
 
 
-@pytest.mark.long
-def test_pair_with_wrong_shift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda result: (*result[:4], jnp.minimum(result[4], 0), *result[5:]))
-    assert_finds(pairs, "a pair that is none", 120)
-
-
-@pytest.mark.long
-def test_vector_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda result: (*result[:5], -result[5], result[6]))
-    assert_finds(pairs, "a vector is not that between the pair", 60)
-
-
-@pytest.mark.long
-def test_gradient_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "kernel_sums", lambda result: -result)
-    only = batch_with(sums, "gradient")
-    assert_finds(sums, "a gradient of a sum is not that of the pairs", 60, only)
-
-
-@pytest.mark.long
-def test_sum_without_one_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "kernel_sums", lambda result: result.at[:1].multiply(0.9))
-    assert_finds(sums, "a sum over a kernel is not that of the pairs")
-
-
 # Groups
-
-
-@pytest.mark.long
-def test_divided_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "fof", lambda label: label.at[-1:].set(label.shape[0] - 1))
-    assert_finds(fof, "particles that are linked are in different groups", 60)
-
-
-@pytest.mark.long
-def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
-    assert_finds(fof, "particles that are not linked are in one group", 160)
-
-
-@pytest.mark.long
-def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "spanning_tree", lambda result: (result[0].at[:1].set(0), *result[1:]))
-    assert_finds(trees, "the ends of an edge are no pair of rows")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("kernel", "change"),
-    [
-        ("peak_forest", lambda result: (jnp.maximum(result[0] - 1, 0), result[1])),
-        ("first_rows", lambda first: first + 1),
-    ],
-    ids=["saddles", "parents"],
-)
-def test_wrong_end_of_a_peak_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any) -> None:
-    planted(monkeypatch, kernels, kernel, change)
-    assert_finds(peaks, "of a peak is wrong", 60)
 
 
 @pytest.mark.long
@@ -303,49 +298,10 @@ def test_wrong_order_of_bound_particles_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kernel", "change"),
-    [
-        ("group_potential", lambda result: (1.05 * result[0], result[1])),
-        ("bound_energies", lambda result: (1.05 * result[0], *result[1:])),
-    ],
-    ids=["potentials", "energies"],
-)
-def test_wrong_energy_of_a_subhalo_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any) -> None:
-    planted(monkeypatch, kernels, kernel, change)
-    assert_finds(subhaloes, "an energy is wrong", 60)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda result: (1.1 * result[0], result[1]), "the potential is wrong"),
-        (lambda result: (result[0], 1.1 * result[1]), "the acceleration is wrong"),
-    ],
-)
-def test_wrong_gravity_is_found(monkeypatch: pytest.MonkeyPatch, change: Any, words: str) -> None:
-    planted(monkeypatch, kernels, "group_potential", change)
-    assert_finds(gravity, words, 60)
-
-
-@pytest.mark.long
 def test_link_of_particles_with_different_velocities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     number = jz.fof._phase_space._number
     monkeypatch.setattr(jz.fof._phase_space, "_number", lambda length: jnp.sqrt(number(length)))
     assert_finds(phases, "particles that are", 60)
-
-
-@pytest.mark.long
-def test_wrong_dispersion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "catalogue", lambda sums: (*sums[:6], sums[6] * 1.1, sums[7]))
-    assert_finds(phases, "particles that are", 120)
-
-
-@pytest.mark.slow
-def test_wrong_mass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "catalogue", lambda sums: (sums[0] * (1 + 1e-5), *sums[1:]))
-    assert_finds(catalogue, "mass of a group", 60)
 
 
 @pytest.mark.slow
@@ -355,12 +311,6 @@ def test_property_that_is_not_moved_with_its_particles_is_found(monkeypatch: pyt
 
 
 # Spheres, derivatives, files, devices
-
-
-@pytest.mark.slow
-def test_sphere_with_one_particle_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "overdensity", lambda result: (*result[:2], result[2] + 1, *result[3:]))
-    assert_finds(spheres, "the count of a sphere")
 
 
 @pytest.mark.long
@@ -409,7 +359,7 @@ def test_lists_without_rows_of_other_devices_are_found(monkeypatch: pytest.Monke
 
 @pytest.mark.long
 def test_a_report_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
+    planted(monkeypatch, kernels, "fof", joined_to_first)
     finding = findings(fof, 160)["particles that are not linked are in one group"]
     script = finding.case.script()
     assert script in finding.text().replace("\n    ", "\n")

@@ -28,11 +28,11 @@ def shares(counts: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     return result
 
 
-def particles(rlink: float | None) -> tuple[np.ndarray, np.ndarray, Any]:
+def particles(rlink: float | None, n: int = N) -> tuple[np.ndarray, np.ndarray, Any]:
     """Return positions, masses and labels in random order; the largest group is larger than most shares."""
-    pos, random = clumps(N).astype(np.float32), np.random.default_rng(5)
+    pos, random = clumps(n).astype(np.float32), np.random.default_rng(5)
     random.shuffle(pos)
-    mass = random.random(N, np.float32)
+    mass = random.random(n, np.float32)
     return pos, mass, None if rlink is None else np.asarray(jz.group_labels(pos, rlink))
 
 
@@ -40,8 +40,19 @@ def particles(rlink: float | None) -> tuple[np.ndarray, np.ndarray, Any]:
 @pytest.mark.parametrize("rlink", [pytest.param(None, marks=pytest.mark.emulated), 0.02, 1e-3, 10.0])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_bits_equal_one_device(ndev: int, rlink: float | None, split: Any) -> None:
-    pos, mass, labels = particles(rlink)
-    counts = split(N, ndev)
+    assert_bits_of_one_device(split(N, ndev), rlink)
+
+
+@pytest.mark.core
+@pytest.mark.emulated
+def test_direct_sums_over_two_devices_equal_one_device() -> None:
+    """The bits of the devices are added, so -0 in rows of another device would change the sign."""
+    assert_bits_of_one_device(even(60, 2), None)
+
+
+def assert_bits_of_one_device(counts: np.ndarray, rlink: float | None) -> None:
+    ndev = len(counts)
+    pos, mass, labels = particles(rlink, int(counts.sum()))
     part_of_ranks, (masses,) = deal(pos, counts), shares(counts, mass)
     part = PosMass(pos=part_of_ranks.pos, mass=masses, num=part_of_ranks.num)
     groups = None if labels is None else shares(counts, labels)[0]

@@ -83,7 +83,8 @@ def test_several_devices_give_the_peaks_of_one(ndev: int) -> None:
             jax.tree.map(np.testing.assert_array_equal, squeeze_peaks(result), squeeze_peaks(expected))
 
 
-@pytest.mark.parametrize("ndev", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.slow  # test_several_devices_give_the_peaks_of_one has this case for three devices
+@pytest.mark.parametrize("ndev", [2, 4, 8])
 def test_a_lattice_with_ties_gives_the_peaks_of_one_device(ndev: int) -> None:
     pos, counts, _ = make("lattice with ties", ndev)
     density = densities(len(pos), "ties")

@@ -57,10 +57,10 @@ def agree(loss: Any, ndev: int, unused: tuple[str, ...] = ()) -> None:
     many, counts = dealt(single, ndev)
     mesh = mesh_of(ndev)
     mapped = jax.jit(jax.value_and_grad(lambda arrays: loss(arrays, counts, lambda func: func.smap(mesh))))
-    result = mapped(many)[1]
+    result = jax.tree.map(np.asarray, mapped(many)[1])
     for name, want in expected.items():
         assert np.any(want != 0) == (name not in unused), name
-        got = joined(np.asarray(result[name]), counts[name]) if name in counts else result[name]
+        got = joined(result[name], counts[name]) if name in counts else result[name]
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9 * np.abs(want).max(), err_msg=name)
         if name in counts:
             for rank, count in enumerate(counts[name]):

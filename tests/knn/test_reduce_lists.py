@@ -1,7 +1,6 @@
 """Reductions of the values of lists: every dtype and shape, long and empty lists, derivatives, vmap and threads."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,12 +18,6 @@ pytestmark = [pytest.mark.emulated, pytest.mark.core]
 # Entries of the values, lists, and the first entry of the values. The lists have more entries on both sides.
 SIZES = ((0, 3, 0), (50, 7, 0), (5_000, 1, 0), (3_000, 3_000, 0), (800, 40, 100), (100, 30, 950), (20_000, 5, 3))
 SHAPES = ((), (1,), (3,), (5,), (2, 2, 2), (40,), (63,), (64,), (130,), (0,))
-
-
-@pytest.fixture(autouse=True)
-def _all_threads() -> Iterator[None]:
-    yield
-    kernels.set_num_threads(None)
 
 
 def lists_of(entries: int, number: int, seed: int = 0) -> np.ndarray:
@@ -100,11 +93,11 @@ def test_sums_of_float32_are_accumulated_in_float64() -> None:
     np.testing.assert_array_equal(result, np.float32(2**25 + 5_000))
 
 
-def test_same_bits_with_any_number_of_threads(dtype: Any) -> None:
+def test_same_bits_with_any_number_of_threads(set_threads: Any, dtype: Any) -> None:
     splits, values = jnp.asarray(lists_of(200_000, 300)), jnp.asarray(values_of(dtype, (200_000, 3)))
     single = kernels.reduce_lists("sum", values, splits)
     for threads in (1, 2, 7):
-        kernels.set_num_threads(threads)
+        set_threads(threads)
         assert np.asarray(kernels.reduce_lists("sum", values, splits)).tobytes() == np.asarray(single).tobytes()
         result = kernels.entry_lists(splits, 200_000)
         np.testing.assert_array_equal(result, np.repeat(np.arange(301), np.diff(np.r_[splits, 200_000])))

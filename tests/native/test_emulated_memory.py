@@ -6,22 +6,17 @@ The kernels with errors are in tests/native/cuda_emulator/planted_memory.cc; `ma
 import json
 import subprocess
 
+import cuda_tools
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 
 import jztree as jz
-from jztree import kernels
 from jztree.data import Pos
 from native import test_emulator, test_kernels
 
-pytestmark = [
-    pytest.mark.emulated,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-    ),
-]
+pytestmark = [pytest.mark.emulated, cuda_tools.only_emulated]
 
 GARBAGE = np.frombuffer(b"\xa5" * 4, np.int32)[0]
 LEFT = 7  # the value that the planted kernels leave

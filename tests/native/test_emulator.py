@@ -7,6 +7,7 @@ import ctypes
 import subprocess
 from typing import Any
 
+import cuda_tools
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +18,7 @@ from jztree import kernels
 from jztree.kernels import _call
 from native import test_kernels
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.emulated,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-    ),
-]
+pytestmark = [pytest.mark.core, pytest.mark.emulated, cuda_tools.only_emulated]
 
 _CALL_PLANTED = """
 from native import test_emulator
@@ -80,10 +75,7 @@ def test_errors_that_end_the_program(how: str, words: str) -> None:
             "too large work arrays",
             "bytes for its work arrays, more than the 4096 bytes that were reserved when the program was traced.",
         ),
-        (
-            "too much memory for CUB",
-            "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree reserves",
-        ),
+        ("too much memory for CUB", "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree reserves"),
         ("too many blocks", "a launch needs 2147483648 blocks, but CUDA allows at most 2**31 - 1."),
     ],
 )

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ from jztree.knn import knn
 from jztree.radius import pair_counts
 
 SOURCES = Path(__file__).parents[2] / "jztree/native"
-
-
-@pytest.fixture(autouse=True)
-def _all_threads() -> Iterator[None]:
-    yield
-    kernels.set_num_threads(None)
 
 
 def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
@@ -57,10 +50,9 @@ def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
 
 
 @pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 7])
-def test_same_bits_with_any_number_of_threads(limit: int, dtype: Any) -> None:
-    kernels.set_num_threads(None)
+def test_same_bits_with_any_number_of_threads(set_threads: Any, limit: int, dtype: Any) -> None:
     expected = answers(dtype)
-    kernels.set_num_threads(limit)
+    set_threads(limit)
     for _ in range(2):
         assert answers(dtype) == expected
 

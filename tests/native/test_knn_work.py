@@ -8,12 +8,13 @@ ptxas reports registers and spills. Unlike `cuobjdump -res-usage`, it names spil
 import shutil
 from pathlib import Path
 
+import cuda_tools
 import numpy as np
 import pytest
 import scipy.spatial
 from scripts import profiling
 
-from jztree import count_within, kernels
+from jztree import count_within
 from jztree.config import GPU_LEAF_SIZE, KNNConfig, RadiusConfig, TreeConfig
 from jztree.knn import knn
 
@@ -44,9 +45,7 @@ SCRIPT = profiling("knn_instructions")
 TREE = TreeConfig(leaf_size=GPU_LEAF_SIZE)
 
 
-emulated = pytest.mark.skipif(
-    kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-)
+emulated = cuda_tools.only_emulated
 
 
 @pytest.mark.emulated

@@ -3,17 +3,11 @@
 `checks/profiling/memory_sectors.py` counts it for more particles.
 """
 
+import cuda_tools
 import pytest
 from scripts import profiling
 
-from jztree import kernels
-
-pytestmark = [
-    pytest.mark.watched,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
-    ),
-]
+pytestmark = [pytest.mark.watched, cuda_tools.only_watched]
 
 SCRIPT = profiling("memory_sectors")
 

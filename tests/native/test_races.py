@@ -4,22 +4,17 @@ The kernels are in tests/native/cuda_emulator/planted_races.cc; `make test-watch
 tests with all kernels watched.
 """
 
+import cuda_tools
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 
 import jztree as jz
-from jztree import kernels
 from jztree.config import KNNConfig, RadiusConfig, TreeConfig
 from native import test_emulator, test_kernels
 
-pytestmark = [
-    pytest.mark.watched,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
-    ),
-]
+pytestmark = [pytest.mark.watched, cuda_tools.only_watched]
 
 _RACE = "two threads access the same memory, one writes, and nothing orders the accesses."
 # The scope of each race, and the source line to be named.

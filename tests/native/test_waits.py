@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import cuda_tools
 import devices
 import jax
 import numpy as np
@@ -15,12 +16,7 @@ from jztree import fof, kernels, knn, tree
 from jztree.data import ParticleData
 from native import test_kernels
 
-pytestmark = [
-    pytest.mark.emulated,
-    pytest.mark.skipif(
-        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-    ),
-]
+pytestmark = [pytest.mark.emulated, cuda_tools.only_emulated]
 
 RNG = np.random.default_rng(5)
 POS = RNG.random((300, 3), dtype=np.float32)

@@ -169,17 +169,14 @@ def test_index() -> None:
     assert_spheres(result, brute(pos, mass, pos[:30], density, 1.0), rtol=1e-5)
 
 
-def test_bits_do_not_depend_on_threads() -> None:
+def test_bits_do_not_depend_on_threads(set_threads: Any) -> None:
     pos, mass = oracles.clustered(20000, 3), np.random.default_rng(2).random(20000).astype(np.float32)
     density = np.array([100.0, 9.0, 2000.0]) * mass.sum()
     part = PosMass(pos=pos, mass=mass)
     result = []
-    try:
-        for threads in (1, None):
-            jz.kernels.set_num_threads(threads)
-            result.append(spherical_overdensity.jit(part, density, queries=pos[:500], boxsize=1.0))
-    finally:
-        jz.kernels.set_num_threads(None)
+    for threads in (1, None):
+        set_threads(threads)
+        result.append(spherical_overdensity.jit(part, density, queries=pos[:500], boxsize=1.0))
     for name in FIELDS:
         np.testing.assert_array_equal(getattr(result[0], name), getattr(result[1], name))
 

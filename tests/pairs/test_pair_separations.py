@@ -1,6 +1,5 @@
 """Sums of the separations of pairs in bins against all pairs in float64, on one device and on several."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,7 +8,6 @@ import oracles
 import pytest
 from devices import deal, even, mesh_of, uneven
 
-from jztree import kernels
 from jztree.radius import PairCounts, pair_counts
 
 pytestmark = pytest.mark.emulated
@@ -22,12 +20,6 @@ BINS: dict[str, dict[str, Any]] = {
     "rp_pi midpoint": {"mode": "rp_pi", "edges_b": ALONG, "los": "midpoint"},
     "s_mu midpoint": {"mode": "s_mu", "edges_b": COSINES, "los": "midpoint"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _all_threads() -> Iterator[None]:
-    yield
-    kernels.set_num_threads(None)
 
 
 def points(n: int, seed: int, dims: int = 3, dtype: Any = np.float32) -> np.ndarray:
@@ -133,11 +125,11 @@ def test_regions_do_not_change_the_sums() -> None:
     assert pair_counts(a, EDGES, boxsize=1.0).separation is None
 
 
-def test_same_bits_with_any_number_of_threads() -> None:
+def test_same_bits_with_any_number_of_threads(set_threads: Any) -> None:
     a, w = points(20_000, 1), weights(20_000)
     bits = set()
     for threads in (None, 1, 2, 7):
-        kernels.set_num_threads(threads)
+        set_threads(threads)
         result = pair_counts(a, EDGES / 9, boxsize=1.0, weights=w, separations=True).separation
         assert result is not None
         bits.add(np.asarray(result.words).tobytes())

@@ -19,7 +19,7 @@ class _Item:
         self.nodeid = nodeid
 
     def get_closest_marker(self, name: str) -> bool:
-        assert name in ("fast", "long")
+        assert name in ("every_case", "fast", "long")
         return f"test_{name}" in self.nodeid
 
 
@@ -61,8 +61,10 @@ def test_long_tests_keep_their_first_case() -> None:
     assert chosen(5, _LONG) == _LONG[:1]
 
 
-def test_fast_tests_keep_all_cases() -> None:
-    assert chosen(1, _FAST) == _FAST
+@pytest.mark.parametrize("marker", ["fast", "every_case"])
+def test_marked_tests_keep_all_cases(marker: str) -> None:
+    names = [name.replace("fast", marker) for name in _FAST]
+    assert chosen(1, names) == names
 
 
 def marked(names: list[str], *cases: str, args: tuple[str, ...] = ("tests",)) -> list[str]:

@@ -21,9 +21,7 @@ Row = dict[str, str]
 Values = dict[str, float]
 
 # Tables without measurements, on pages with measurements.
-OTHER_TABLES = {
-    "docs/gpu.md": {"", "step"},
-}
+OTHER_TABLES = {"docs/gpu.md": {"", "step"}}
 MEASURED = r"[\d.,]+ (?:ms|s|seconds|minutes|times)\b"
 
 
@@ -132,14 +130,8 @@ def gpu_calls(row: Row) -> Values:
 
 # By page and, in the order of the page, the first heading of a table and the recorded values of one of its rows.
 TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
-    "docs/performance.md": [
-        ("seconds", peers),
-        ("seconds", peers),
-        ("elapsed, over one device", devices),
-    ],
-    "docs/gpu.md": [
-        ("call", gpu_calls),
-    ],
+    "docs/performance.md": [("seconds", peers), ("seconds", peers), ("elapsed, over one device", devices)],
+    "docs/gpu.md": [("call", gpu_calls)],
 }
 
 
@@ -229,7 +221,7 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         ),
     ],
     "docs/command_line.md": [
-        (r"the CPU time was (\S+) times the CPU time", recorded("large.jsonl", "1/CPU seconds over those in memory")),
+        (r"the CPU time was (\S+) times the CPU time", recorded("large.jsonl", "1/CPU seconds over those in memory"))
     ],
     "docs/installation.md": [
         (r"this takes about (\S+) minutes, without output", recorded(INSTALL, "0/cpu minutes over two cores"))

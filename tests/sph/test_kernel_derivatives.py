@@ -92,15 +92,7 @@ def test_derivatives_by_query_positions(kind: str, form: str) -> None:
     def func(*args: Any) -> jax.Array:
         pos, query, v, h, h_query = args
         return kernel_sums(
-            pos,
-            h,
-            boxsize=1.0,
-            queries=query,
-            query_h=h_query,
-            values=v,
-            kernel=SPH[2],
-            form=form,
-            derivative=kind,
+            pos, h, boxsize=1.0, queries=query, query_h=h_query, values=v, kernel=SPH[2], form=form, derivative=kind
         )
 
     with jax.enable_x64(True):

@@ -11,7 +11,6 @@ import pytest
 from devices import deal, even, joined, mesh_of
 from oracles import KernelSum, assert_near
 
-from jztree import kernels
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.radius import kernel_sums
 
@@ -111,15 +110,7 @@ def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> 
 def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: str, form: str) -> None:
     """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
-    result = kernel_sums(
-        pos,
-        1.0,
-        queries=query,
-        query_h=1.0,
-        values=np.full(100, 1e308),
-        kernel=kernel,
-        form=form,
-    )
+    result = kernel_sums(pos, 1.0, queries=query, query_h=1.0, values=np.full(100, 1e308), kernel=kernel, form=form)
     expected = KernelSum(kernel, form)(query, pos, 1.0, 1.0, np.full(100, 1e8))
     assert_near(np.asarray(result) / 1e300, expected, 1e-10)
 
@@ -136,17 +127,14 @@ def test_whole_nodes_are_added(x64: None, spread: float, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["top_hat", "gaussian"])
-def test_sums_of_nodes_have_the_same_bits_with_any_number_of_threads(x64: None, kernel: str) -> None:
+def test_sums_of_nodes_have_the_same_bits_with_any_number_of_threads(x64: None, set_threads: Any, kernel: str) -> None:
     pos = np.repeat(oracles.uniform(300, 3), 30, axis=0)
     pos[: len(pos) // 2] = oracles.uniform(len(pos) // 2, 3, seed=2)
     v = np.random.default_rng(6).normal(size=len(pos))
     expected = kernel_sums(pos, 0.2, values=v, kernel=kernel)
-    try:
-        for threads in (1, 2, 5):
-            kernels.set_num_threads(threads)
-            np.testing.assert_array_equal(kernel_sums(pos, 0.2, values=v, kernel=kernel), expected)
-    finally:
-        kernels.set_num_threads(None)
+    for threads in (1, 2, 5):
+        set_threads(threads)
+        np.testing.assert_array_equal(kernel_sums(pos, 0.2, values=v, kernel=kernel), expected)
 
 
 @pytest.mark.long

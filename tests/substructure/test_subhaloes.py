@@ -76,8 +76,7 @@ def test_subhaloes_against_plain_finder(seed: int, candidates: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dims"),
-    [(np.float32, 2), (np.float64, 3), pytest.param(np.float32, 1, marks=pytest.mark.slow)],
+    ("dtype", "dims"), [(np.float32, 2), (np.float64, 3), pytest.param(np.float32, 1, marks=pytest.mark.slow)]
 )
 def test_subhaloes_in_other_dimensions_and_dtypes(dtype: Any, dims: int, request: Any) -> None:
     if dtype == np.float64:

@@ -91,13 +91,10 @@ def test_results_are_equal_in_every_mode(mode: Mode, name: str) -> None:
 def total(rows: dict[str, jax.Array], part: ParticleData, name: str) -> jax.Array:
     """Return the sum of the finite real numbers in the result of a call for particles with ``rows``."""
     result = CALLS[name](dataclasses.replace(part, **rows))()
-    real = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array) and _is_real(leaf)]
+    arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+    real = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.floating)]
     finite = [jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype)).astype(part.pos.dtype) for leaf in real]
     return sum(map(jnp.sum, finite), jnp.zeros((), part.pos.dtype))
-
-
-def _is_real(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def gradient(name: str, mode: Mode, known: bool) -> dict[str, Any]:

@@ -24,15 +24,11 @@ SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 # The hierarchy
 
 
-def level_of(a: int, b: int) -> int:
-    """Return the position of the highest bit in which two keys differ, 0 if there is none."""
-    return (a ^ b).bit_length()
-
-
 def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig, n: int) -> None:
     """Assert that every window has one boundary, where keys differ in the highest bit of the window."""
     num = len(keys)
-    levels = [1000] + [level_of(a, b) for a, b in pairwise(keys)]
+    # The highest bit in which neighbouring keys differ, 0 if they are equal.
+    levels = [1000] + [(a ^ b).bit_length() for a, b in pairwise(keys)]
     below = list(range(num))
     for plane in range(th.num_planes):
         window = leaf_size_of(cfg) if plane == 0 else cfg.fan_out

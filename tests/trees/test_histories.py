@@ -14,10 +14,8 @@ from trees.particle_mesh import outputs_of_run
 SIZES = {"host": 300, "merging": 60, "passing": 80, "alone": 50}
 NAMES = list(SIZES)
 FIRST = dict(zip(NAMES, np.cumsum([0, *SIZES.values()]).tolist(), strict=False))
-MERGED, PASSING = (
-    4,
-    2,
-)  # the output in which one halo is gone, and the one in which another is in the centre of the host
+# The output in which one halo is gone, and the one in which another is in the centre of the host.
+MERGED, PASSING = 4, 2
 
 
 def planted_outputs(seed: int = 1, snapshots: int = 6) -> list[OutputMembers]:

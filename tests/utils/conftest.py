@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jztree_utils import cli, io
+from jztree_utils import _constants, cli, io
 from jztree_utils.cli._particles import many_devices
+from jztree_utils.io import _columns
+from jztree_utils.large import _plan
 
 
 def _write_gadget(
@@ -59,6 +61,19 @@ def _write_gadget(
 @pytest.fixture(scope="session")
 def write_gadget() -> Callable[..., Path]:
     return _write_gadget
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make readers of snapshots use many slices for a few rows."""
+    monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let searches among more particles than memory holds use memory for a few particles."""
+    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 def _use_devices(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

@@ -48,10 +48,7 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = true", r"has True as b; it must be a string, a number"),
         ("properties = 3", r"has 3 as properties; it must be true or false"),
         ("b = [", r"is not valid TOML"),
-        (
-            "[FoF]\nb = 0.2",
-            r"has a table \[FoF\], which is not a command; use one of fof, knn, .*, view, verify, info",
-        ),
+        ("[FoF]\nb = 0.2", r"has a table \[FoF\], which is not a command; use one of fof, knn, .*, view, verify, info"),
         ("npart-min = 99999999999999999999", r"Argument --npart-min: '99999999999999999999' is not a whole number"),
         ("output = ''", r"output is empty; give a name"),
         ("type = [0, 1]", r"Argument --type: '0,1' is not a whole number"),

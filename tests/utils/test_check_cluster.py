@@ -105,7 +105,7 @@ def test_ragged_sizes_give_the_expected_result() -> None:
             rows = np.asarray(_collectives.rows_of(sender, m))
             start = rank * block  # start of the sender's rows for this rank
             result[sender * block :][: size[sender, rank]] = rows[start:][: size[sender, rank]]
-        np.testing.assert_array_equal(result, _collectives._ragged_all_to_all_expected(jnp.int32(rank), num, m))
+        np.testing.assert_array_equal(result, _collectives._exchanged_ragged(jnp.int32(rank), num, m))
 
 
 @pytest.mark.parametrize("name", [collective.name for collective in _collectives.COLLECTIVES])

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from processes import Ended, free_port, run_commands, run_processes
+from processes import Ended, environments_of, run_commands, run_processes
 
 from jztree_utils import cli, ics, io
 
@@ -117,13 +117,8 @@ def test_no_group_on_any_device(snapshot, tmp_path, use_devices) -> None:
 
 
 def run_cli(arguments: list[str], tmp_path: Path, count: int = 2, devices: int = 2) -> list[Ended]:
-    address = f"127.0.0.1:{free_port()}"
-    environments = [
-        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank)}
-        for rank in range(count)
-    ]
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", *arguments]
-    return run_commands([command] * count, environments, devices, timeout=120, cwd=tmp_path)
+    return run_commands([command] * count, environments_of(count), devices, timeout=120, cwd=tmp_path)
 
 
 @pytest.mark.slow

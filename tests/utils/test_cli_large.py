@@ -1,6 +1,7 @@
 """The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
 
 import errno
+import functools
 import json
 import os
 import re
@@ -17,23 +18,17 @@ import headers
 import numpy as np
 import pytest
 from headers import write_types
-from processes import Ended, free_port, run_commands
+from processes import Ended, environments_of, run_commands
 from utils.test_cli_devices import check_equal
 
-from jztree_utils import _constants, cli, io
+from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "small_pieces")
 N = 3000
 MASS_TABLE = np.array([0.0, 1.5, 0.0, 0.0, 0.0, 0.0])
-
-
-@pytest.fixture(autouse=True)
-def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 @pytest.fixture
@@ -119,9 +114,7 @@ def test_several_processes_write_the_bytes_of_a_search_in_memory_after_an_interr
     command += ["--b", "0.7", "--memory", "200kB", "--snapshot-output", "copy.hdf5", *options]
 
     def run(count: int, **variables: str) -> list[Ended]:
-        joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)} | variables
-        environments = [joined | {"JAX_PROCESS_ID": str(rank)} for rank in range(count)]
-        return run_commands([command] * count, environments, cwd=tmp_path)
+        return run_commands([command] * count, environments_of(count), env=variables, cwd=tmp_path)
 
     ends = run(count, FAIL_IN=moment)
     assert [end.returncode for end in ends] == [2] * count, ends
@@ -247,21 +240,22 @@ def test_attached_particles_join_the_groups_of_a_search_in_memory(
     assert cli.main(["verify", str(tmp_path / "pieces.hdf5"), str(two_types), *box]) == 0
 
 
+def step_until(steps: Steps, moment: str, step: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Do a step. Raise ValueError at the one with the name ``moment``."""
+    if name == moment:
+        raise ValueError("interrupted")
+    return step(steps, name, *arguments)
+
+
 @pytest.mark.parametrize("moment", ["window0_1", "window1_0"])
 def test_interrupted_properties_continue_with_the_same_bytes(
     two_types: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    step, options = Steps.step, ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
-
-    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
-        if name == moment:
-            raise ValueError("interrupted")
-        return step(steps, name, *arguments)
-
+    options = ("--properties", "--subhaloes", "--min-bound", "10", "--memory", "1.4MB")
     command = ["fof", str(two_types), "--npart-min", "5", *options]
     assert cli.main([*command, "-o", str(tmp_path / "at_once.hdf5")]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "step", interrupted)
+        patch.setattr(Steps, "step", functools.partialmethod(step_until, moment, Steps.step))
         assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 2
     assert cli.main([*command, "-o", str(tmp_path / "continued.hdf5")]) == 0
     assert (tmp_path / "continued.hdf5").read_bytes() == (tmp_path / "at_once.hdf5").read_bytes()
@@ -355,16 +349,9 @@ def test_changed_file_is_named(
     row: int,
     moment: str,
 ) -> None:
-    output, step = tmp_path / "pieces.hdf5", Steps.step
-    file = snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
-
-    def interrupted(steps: Steps, name: str, *arguments: Any) -> Any:
-        if name == moment:
-            raise ValueError("interrupted")
-        return step(steps, name, *arguments)
-
+    output, file = tmp_path / "pieces.hdf5", snapshot / f"snap_001.{0 if row < 1200 else 2}.hdf5"
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "step", interrupted)
+        patch.setattr(Steps, "step", functools.partialmethod(step_until, moment, Steps.step))
         assert fof(snapshot, output, *MEMORY) == 2
     before = file.stat()
     with h5py.File(file, "a") as changed:

@@ -253,10 +253,7 @@ def test_planted_error_of_neighbours_is_found(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["sample", "sample"], "sample"),
-        (["{}", "{}"], "is a catalogue of groups, not a snapshot"),
-    ],
+    [(["sample", "sample"], "sample"), (["{}", "{}"], "is a catalogue of groups, not a snapshot")],
 )
 def test_invalid_arguments_are_one_sentence(
     catalogue: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str

@@ -1,5 +1,6 @@
 """Arguments and progress reports of correlation functions."""
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -18,143 +19,100 @@ from jztree_utils.sky import angular_pair_counts
 PAIRS = np.ones(2, int)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda: xi_from_counts(PAIRS, 5, EDGES), ValueError, "without rr, the box must be periodic"),
-        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, rr=PAIRS, randoms=5), ValueError, "leave out boxsize"),
-        (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS), ValueError, "rr needs randoms; give randoms also"),
-        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, dr=PAIRS), ValueError, "dr needs rr"),
-        (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, randoms=5, queries=4),
-            ValueError,
-            "dr needs rd; give rd also, or leave out dr",
+BOX = [1.0] * 3
+DATA = SETS["data"]
+INVALID_TYPES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, BOX, more=1), "more is not an argument; use dd, dr"),
+    (lambda: xi_from_counts("a", 5, EDGES, BOX), "dd is 'a'; it must be a PairCounts or an"),
+    (lambda: xi_from_counts(PAIRS, "a", EDGES, BOX), "data is 'a'; it must be the number of"),
+    (lambda: totals(DATA.pos, None, np.zeros(280), 2), "regions have the dtype float64"),
+    (
+        lambda: wp(DATA.pos, EDGES, 1.0, pi_max=0.1),
+        "wp: multiple values for argument 'pi_max'. Its arguments are part, edges, pi_max, boxsize, ",
+    ),
+    (lambda: wp(DATA.pos, EDGES, boxsize=1.0), "wp: missing a required argument: 'pi_max'. Its arguments are"),
+    (lambda: xi(DATA.pos, EDGES, 1.0, progress=3), "progress is 3; it must be True or False"),
+]
+INVALID_VALUES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: xi_from_counts(PAIRS, 5, EDGES), "without rr, the box must be periodic"),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, BOX, rr=PAIRS, randoms=5), "leave out boxsize"),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS), "rr needs randoms; give randoms also"),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, BOX, dr=PAIRS), "dr needs rr"),
+    (
+        lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, randoms=5, queries=4),
+        "dr needs rd; give rd also, or leave out dr",
+    ),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, rd=PAIRS, randoms=5), "rd needs queries"),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, randoms=5, query_randoms=5), "query_randoms needs queries"),
+    (lambda: xi_from_counts(np.ones(3), 5, EDGES, BOX), r"dd has counts of shape \(3,\), but the edges give \(2,\)"),
+    (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=np.ones(4), randoms=5), r"rr has counts of shape \(4,\)"),
+    (
+        lambda: xi_from_counts(PAIRS, totals(DATA.pos, DATA.weight), EDGES, BOX),
+        "dd has no weights, unlike the totals of data; give the same weights to pair_counts and to totals",
+    ),
+    (lambda: xi_from_counts(counted("xi")("data", None), 280, EDGES, BOX), "dd has weights, unlike the totals of data"),
+    (
+        lambda: xi_from_counts(counted("xi", weighted=False)("data", None), 280, EDGES, BOX),
+        "dd has other regions than the totals of data; give the same regions and num_regions",
+    ),
+    (
+        lambda: multipoles_from_counts(np.ones((2, 2)), 5, EDGES, [0.5, 0.7, 1.0], BOX),
+        r"cosines are from 0\.5 to 1; multipoles need all, from 0 to 1",
+    ),
+    (lambda: multipoles_from_counts(np.ones((2, 3)), 5, EDGES, COSINES, BOX, ells=(1,)), "even numbers"),
+    (lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 2), r"must be \(3,\), one positive"),
+    (lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, BOX, los=True), "los is True; it must be the axis"),
+    (lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, BOX, los=1.0), r"los is 1\.0; it must be the axis"),
+    (lambda: xi_from_counts([1, np.nan], 5, EDGES, BOX), "dd has a number of pairs that is neg"),
+    (lambda: xi_from_counts([1, -1], 5, EDGES, BOX), "dd has a number of pairs that is negative"),
+    (lambda: xi_from_counts([1, 2], 5, EDGES, [np.inf] * 3), "one positive and finite length"),
+    (
+        lambda: xi_from_counts(
+            counted("xi", weighted=False)("data", None),
+            totals(DATA.pos, None, DATA.region, REGIONS),
+            EDGES,
+            rr=[1, 2],
+            randoms=100,
         ),
-        (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, rd=PAIRS, randoms=5),
-            ValueError,
-            "rd needs queries",
-        ),
-        (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, randoms=5, query_randoms=5),
-            ValueError,
-            "query_randoms needs queries",
-        ),
-        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, more=1), TypeError, "more is not an argument; use dd, dr"),
-        (lambda: xi_from_counts("a", 5, EDGES, [1.0] * 3), TypeError, "dd is 'a'; it must be a PairCounts or an"),
-        (lambda: xi_from_counts(PAIRS, "a", EDGES, [1.0] * 3), TypeError, "data is 'a'; it must be the number of"),
-        (
-            lambda: xi_from_counts(np.ones(3), 5, EDGES, [1.0] * 3),
-            ValueError,
-            r"dd has counts of shape \(3,\), but the edges give \(2,\)",
-        ),
-        (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=np.ones(4), randoms=5),
-            ValueError,
-            r"rr has counts of shape \(4,\)",
-        ),
-        (
-            lambda: xi_from_counts(PAIRS, totals(SETS["data"].pos, SETS["data"].weight), EDGES, [1.0] * 3),
-            ValueError,
-            "dd has no weights, unlike the totals of data; give the same weights to pair_counts and to totals",
-        ),
-        (
-            lambda: xi_from_counts(counted("xi")("data", None), 280, EDGES, [1.0] * 3),
-            ValueError,
-            "dd has weights, unlike the totals of data",
-        ),
-        (
-            lambda: xi_from_counts(counted("xi", weighted=False)("data", None), 280, EDGES, [1.0] * 3),
-            ValueError,
-            "dd has other regions than the totals of data; give the same regions and num_regions",
-        ),
-        (
-            lambda: multipoles_from_counts(np.ones((2, 2)), 5, EDGES, [0.5, 0.7, 1.0], [1.0] * 3),
-            ValueError,
-            r"cosines are from 0\.5 to 1; multipoles need all, from 0 to 1",
-        ),
-        (
-            lambda: multipoles_from_counts(np.ones((2, 3)), 5, EDGES, COSINES, [1.0] * 3, ells=(1,)),
-            ValueError,
-            "even numbers",
-        ),
-        (
-            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 2),
-            ValueError,
-            r"must be \(3,\), one positive",
-        ),
-        (
-            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 3, los=True),
-            ValueError,
-            "los is True; it must be the axis",
-        ),
-        (
-            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 3, los=1.0),
-            ValueError,
-            r"los is 1\.0; it must be the axis",
-        ),
-        (lambda: xi_from_counts([1, np.nan], 5, EDGES, [1.0] * 3), ValueError, "dd has a number of pairs that is neg"),
-        (lambda: xi_from_counts([1, -1], 5, EDGES, [1.0] * 3), ValueError, "dd has a number of pairs that is negative"),
-        (lambda: xi_from_counts([1, 2], 5, EDGES, [np.inf] * 3), ValueError, "one positive and finite length"),
-        (
-            lambda: xi_from_counts(
-                counted("xi", weighted=False)("data", None),
-                totals(SETS["data"].pos, None, SETS["data"].region, REGIONS),
-                EDGES,
-                rr=[1, 2],
-                randoms=100,
-            ),
-            ValueError,
-            "data and randoms have different numbers of regions, or some have none",
-        ),
-        (lambda: totals(SETS["data"].pos, np.full(280, np.nan)), ValueError, "row 0 has a weight that is NaN"),
-        (lambda: totals(SETS["data"].pos, regions=SETS["data"].region), ValueError, "give both, or neither"),
-        (lambda: totals(SETS["data"].pos, np.ones(3)), ValueError, r"weights has shape \(3,\); it must be \(280,\)"),
-        (lambda: totals(SETS["data"].pos, None, np.full(280, 2), 2), ValueError, "row 0 has the region 2"),
-        (lambda: totals(SETS["data"].pos, None, np.zeros(280), 2), TypeError, "regions have the dtype float64"),
-        (lambda: xi(SETS["data"].pos, EDGES, 1.0, estimator="best"), ValueError, "estimator is 'best'; it must be one"),
-        (
-            lambda: wp(SETS["data"].pos, EDGES, 1.0, pi_max=0.1),
-            TypeError,
-            "wp: multiple values for argument 'pi_max'. Its arguments are part, edges, pi_max, boxsize, ",
-        ),
-        (
-            lambda: wp(SETS["data"].pos, EDGES, boxsize=1.0),
-            TypeError,
-            "wp: missing a required argument: 'pi_max'. Its arguments are",
-        ),
-        (lambda: xi(SETS["data"].pos, EDGES, 1.0, progress=3), TypeError, "progress is 3; it must be True or False"),
-        (
-            lambda: xi(SETS["data"].pos, EDGES, 1.0, query_weights=1),
-            ValueError,
-            "were given without queries; give queries",
-        ),
-        (
-            lambda: xi(SETS["data"].pos, EDGES, None, SETS["randoms"].pos, query_randoms=SETS["query_randoms"].pos),
-            ValueError,
-            "query_randoms needs queries",
-        ),
-        (
-            lambda: xi(edges=EDGES, **options_of(TRACERS["cross"]) | {"query_regions": None}),
-            ValueError,
-            "a jackknife needs regions, query_regions, random_regions, query_random_regions and num_regions; give all",
-        ),
-    ],
-)
-def test_invalid_arguments_raise(call: Callable[[], Any], error: Any, text: str) -> None:
-    with pytest.raises(error, match=text):
+        "data and randoms have different numbers of regions, or some have none",
+    ),
+    (lambda: totals(DATA.pos, np.full(280, np.nan)), "row 0 has a weight that is NaN"),
+    (lambda: totals(DATA.pos, regions=DATA.region), "give both, or neither"),
+    (lambda: totals(DATA.pos, np.ones(3)), r"weights has shape \(3,\); it must be \(280,\)"),
+    (lambda: totals(DATA.pos, None, np.full(280, 2), 2), "row 0 has the region 2"),
+    (lambda: xi(DATA.pos, EDGES, 1.0, estimator="best"), "estimator is 'best'; it must be one"),
+    (lambda: xi(DATA.pos, EDGES, 1.0, query_weights=1), "were given without queries; give queries"),
+    (
+        lambda: xi(DATA.pos, EDGES, None, SETS["randoms"].pos, query_randoms=SETS["query_randoms"].pos),
+        "query_randoms needs queries",
+    ),
+    (
+        lambda: xi(edges=EDGES, **options_of(TRACERS["cross"]) | {"query_regions": None}),
+        "a jackknife needs regions, query_regions, random_regions, query_random_regions and num_regions; give all",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), INVALID_TYPES)
+def test_invalid_types_raise(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
         call()
 
 
-BOX = [1.0] * 3
-FLAT = SETS["data"].pos[:, :2]
+@pytest.mark.parametrize(("call", "text"), INVALID_VALUES)
+def test_invalid_values_raise(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        call()
 
 
-def counts_of(part: Any = SETS["data"].pos, edges: Any = EDGES, **options: Any) -> PairCounts:
+FLAT = DATA.pos[:, :2]
+
+
+def counts_of(part: Any = DATA.pos, edges: Any = EDGES, **options: Any) -> PairCounts:
     return pair_counts(part, edges, **{"boxsize": 1.0} | options)
 
 
-def rp_pi(part: Any = SETS["data"].pos, along: Any = ALONG, **options: Any) -> PairCounts:
+def rp_pi(part: Any = DATA.pos, along: Any = ALONG, **options: Any) -> PairCounts:
     return counts_of(part, mode="rp_pi", edges_b=along, **options)
 
 
@@ -162,15 +120,19 @@ def s_mu(**options: Any) -> PairCounts:
     return counts_of(mode="s_mu", edges_b=COSINES, **options)
 
 
+@functools.cache
+def of_randoms() -> PairCounts:
+    return counts_of(SETS["randoms"].pos, boxsize=None)
+
+
 OTHERS = {"queries": SETS["queries"].pos, "boxsize": None}
-OF_RANDOMS = counts_of(SETS["randoms"].pos, boxsize=None)
 SKY = (np.array([10.0, 20, 30]), np.array([0.0, 5, 9]))
 UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "mode": (lambda: xi_from_counts(rp_pi(), 280, EDGES, BOX), "dd was counted with mode='rp_pi', .* wp_from_counts"),
     "mode of wp": (lambda: wp_from_counts(s_mu(), 280, EDGES, ALONG, BOX), "needs mode='rp_pi'; use multipoles_from"),
     "mode of multipoles": (lambda: multipoles_from_counts(counts_of(), 280, EDGES, COSINES, BOX), "use xi_from_counts"),
     "mode of randoms": (
-        lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, EDGES, rr=OF_RANDOMS, randoms=500),
+        lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, EDGES, rr=of_randoms(), randoms=500),
         "the counts have different modes, r and theta",
     ),
     "start along": (
@@ -205,7 +167,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "box": (lambda: xi_from_counts(counts_of(), 280, EDGES, [2.0] * 3), "dd and boxsize have different boxes"),
     "open box": (lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, BOX), r"boxes, \[0. 0. 0.\] and"),
     "box of randoms": (
-        lambda: xi_from_counts(counts_of(), 280, EDGES, rr=OF_RANDOMS, randoms=500),
+        lambda: xi_from_counts(counts_of(), 280, EDGES, rr=of_randoms(), randoms=500),
         "dd and rr have different boxes",
     ),
     "line of sight": (
@@ -221,7 +183,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
         "dd has pairs within one set, but there are totals of data and queries",
     ),
     "dr within a set": (
-        lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, dr=OF_RANDOMS, rr=OF_RANDOMS, randoms=500),
+        lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, dr=of_randoms(), rr=of_randoms(), randoms=500),
         "dr has pairs within one set",
     ),
     "rr of two sets": (

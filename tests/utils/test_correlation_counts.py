@@ -1,12 +1,9 @@
 """Estimators from pair counts against all pairs in NumPy: one and two tracers, weights, regions, several devices."""
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import tracers
 from devices import deal, mesh_of, uneven
 from numpy.polynomial import Legendre
 from processes import run_processes
@@ -25,11 +22,12 @@ from tracers import (
     given_counts,
     options_of,
     totals_of,
+    warned,
 )
 
 from jztree.data import ParticleData
 from jztree.radius import PairCounts, pair_counts
-from jztree_utils.correlation import Correlation, multipoles_from_counts, totals, wp_from_counts, xi
+from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi
 
 TRACER = pytest.mark.parametrize("tracer", TRACERS)
 FUNCTION = pytest.mark.parametrize("function", FROM_COUNTS)
@@ -188,17 +186,6 @@ print("equal")
 
 
 # Gaps
-
-
-def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = call()
-    assert [item.category for item in caught] == [RuntimeWarning]
-    assert caught[0].filename in (__file__, tracers.__file__)
-    for item in words:
-        assert item in str(caught[0].message)
-    return result
 
 
 ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {

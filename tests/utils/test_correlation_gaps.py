@@ -1,14 +1,13 @@
 """Correlation functions that are undefined in some bins: NaN there, and one warning with the bins and the reason."""
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.polynomial import Legendre
+from tracers import warned
 
-from jztree_utils.correlation import Correlation, multipoles, wp, wp_from_counts, xi, xi_from_counts
+from jztree_utils.correlation import multipoles, wp, wp_from_counts, xi, xi_from_counts
 
 EDGES = np.linspace(0.02, 0.2, 4)
 FUNCTIONS = {
@@ -20,18 +19,6 @@ FUNCTIONS = {
 
 def uniform(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((n, 3)).astype(np.float32)
-
-
-def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
-    """Return the result of a call that warns once, with this file as origin, and with every text."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = call()
-    assert [item.category for item in caught] == [RuntimeWarning]
-    assert caught[0].filename == __file__
-    for item in words:
-        assert item in str(caught[0].message)
-    return result
 
 
 DATA, RANDOMS = uniform(90, 1), uniform(300, 2)

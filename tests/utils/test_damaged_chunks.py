@@ -189,3 +189,10 @@ def test_nonstandard_float_types_raise(snapshot: Path, error_of: Callable[..., s
         space = h5py.h5s.create_simple(pos.shape)
         h5py.h5d.create(file["PartType1"].id, b"Coordinates", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, pos)
     assert "floats in an unknown format; write or copy it again" in error_of("fof", snapshot)
+
+
+def test_numbers_in_the_header_of_a_dataset_are_read(chunked: Callable[..., Chunked]) -> None:
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_layout(h5py.h5d.COMPACT)
+    file = chunked(dcpl=layout)
+    np.testing.assert_array_equal(file.read(), file.pos)

@@ -102,12 +102,7 @@ def test_two_parts_with_the_same_number(parts, error_of) -> None:
 def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, error_of, count) -> None:
     lengths = ",".join(["1"] * count)
     words = f"have 3 coordinates, but the box has {count} lengths"
-    for command in (
-        ["fof"],
-        ["knn"],
-        ["convert"],
-        ["plot", "density"],
-    ):
+    for command in (["fof"], ["knn"], ["convert"], ["plot", "density"]):
         err = error_of(
             *command, snapshot, f"--boxsize={lengths}", "-o", tmp_path / "out.png" if "plot" in command else "c.hdf5"
         )

@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 
 from jztree_utils import io
-from jztree_utils.io import _columns
 from jztree_utils.io._row_order import RowOrder
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("small_slices")]
 
 _ALL = h5py.h5s.ALL
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch) -> None:
-    """Make the reader use many slices for a few rows."""
-    monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
 
 
 def integer_type(size: int, *, signed: bool = False, big: bool = False, bits: int = 0) -> Any:

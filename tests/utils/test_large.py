@@ -12,17 +12,12 @@ import pytest
 from jax.sharding import Mesh
 
 import jztree as jz
-from jztree_utils import _constants, large
+from jztree_utils import large
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
+pytestmark = pytest.mark.usefixtures("small_pieces")
 N = 2000
-
-
-@pytest.fixture(autouse=True)
-def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 def particles(seed: int = 0, dtype: Any = np.float32, dims: int = 3) -> jz.data.ParticleData:

@@ -11,17 +11,12 @@ from jax.sharding import Mesh
 from utils.test_large import interrupted
 
 import jztree as jz
-from jztree_utils import _constants, large
+from jztree_utils import large
 from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
+pytestmark = pytest.mark.usefixtures("small_pieces")
 N = 2000
-
-
-@pytest.fixture(autouse=True)
-def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_constants, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 def clustered(num: int, seed: int, dims: int = 3, dtype: Any = np.float32) -> jz.data.ParticleData:

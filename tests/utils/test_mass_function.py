@@ -47,10 +47,7 @@ def test_units_missing_in_a_header_are_inferred_from_its_masses(units: mf.Units)
     side, number = 100.0, 128**3
     each = 0.31 * mf.CRITICAL_DENSITY * side**3 / number
     header = io.SnapshotHeader(
-        boxsize=side / units.length,
-        omega0=0.31,
-        mass_table=(0.0, each / units.mass),
-        npart_total=(0, number),
+        boxsize=side / units.length, omega0=0.31, mass_table=(0.0, each / units.mass), npart_total=(0, number)
     )
     assert mf.units_of(header) == units
     message = io.SnapshotHeader(unit_length_in_cm=3.085678e21, unit_mass_in_g=1.989e43)

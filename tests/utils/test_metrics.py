@@ -144,10 +144,7 @@ def test_squared_and_cosine_distances_equal_scikit_learn(dims: int, metric: str)
     places, radius = RNG.normal(size=(30, dims)), {"sqeuclidean": 2.0, "cosine": 0.1003}[metric]
     ours, reference = (
         kind(n_neighbors=6, radius=radius, metric=metric, **options).fit(points)
-        for kind, options in (
-            (estimators.NearestNeighbors, {}),
-            (neighbors.NearestNeighbors, {"algorithm": "brute"}),
-        )
+        for kind, options in ((estimators.NearestNeighbors, {}), (neighbors.NearestNeighbors, {"algorithm": "brute"}))
     )
     assert (ours.effective_metric_, ours.effective_metric_params_) == (metric, {})
     for queries in (None, places):

@@ -13,13 +13,7 @@ import pytest
 from jztree_utils import io
 from jztree_utils.io import _columns
 
-pytestmark = pytest.mark.fast
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch) -> None:
-    """Make the reader use many slices for a few rows."""
-    monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("small_slices")]
 
 
 # NumPy

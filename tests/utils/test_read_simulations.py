@@ -16,12 +16,6 @@ from jztree_utils.io import _columns
 pytestmark = pytest.mark.fast
 
 
-@pytest.fixture
-def small_slices(monkeypatch) -> None:
-    """Make the reader use many slices for a few rows."""
-    monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
-
-
 # Gadget-4 and AREPO
 
 

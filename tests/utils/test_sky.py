@@ -239,19 +239,13 @@ INVALID: list[tuple[Any, str]] = [
     (lambda: sky.to_cartesian([1, 2], [0, 0], [3, -1]), "row 1 of distance is -1"),
     (lambda: sky.to_cartesian([1, 2], [0, 0], [3]), "give one distance per object"),
     (lambda: sky.to_cartesian([1], [0], NAN), "distance is nan"),
-    (
-        lambda: sky.to_cartesian([1], [0], redshift=[-0.1], cosmology=einstein_de_sitter),
-        "row 0 of redshift is -0.1",
-    ),
+    (lambda: sky.to_cartesian([1], [0], redshift=[-0.1], cosmology=einstein_de_sitter), "row 0 of redshift is -0.1"),
     (
         lambda: sky.to_cartesian([1, 2], [0, 0], redshift=[1], cosmology=einstein_de_sitter),
         "give one redshift per object",
     ),
     (lambda: sky.to_cartesian([1], [0], redshift=[1]), "give both, or neither"),
-    (
-        lambda: sky.to_cartesian([1], [0], [1], redshift=[1], cosmology=einstein_de_sitter),
-        "give only one",
-    ),
+    (lambda: sky.to_cartesian([1], [0], [1], redshift=[1], cosmology=einstein_de_sitter), "give only one"),
     (lambda: sky.redshift_at([1.0], lambda z: 1.0), "one distance per redshift"),
     (lambda: sky.redshift_at([1.0], lambda z: 50 + z), "must increase"),
     (lambda: sky.from_cartesian([[1, 2]]), r"pos has shape \(1, 2\)"),

@@ -22,10 +22,7 @@ EDGES = [4.0, 20.0, 40.0]
 # Each call takes rows and returns arrays.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "match": (lambda ra, dec, radius: sky.match(ra, dec, k=3, radius=radius).index, (RA, DEC, WEIGHT)),
-    "search_around": (
-        lambda ra, dec, radius: np.stack(sky.search_around(ra, dec, ra, dec, radius)),
-        (RA, DEC, WEIGHT),
-    ),
+    "search_around": (lambda ra, dec, radius: np.stack(sky.search_around(ra, dec, ra, dec, radius)), (RA, DEC, WEIGHT)),
     "angular_groups": (sky.angular_groups, (RA, DEC, WEIGHT)),
     "angular_pair_counts": (
         lambda ra, dec, weight, region: np.asarray(
@@ -45,10 +42,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "angular_separation": (lambda *given: sky.angular_separation(*given, 10.0, 20.0), (RA, DEC)),
     "pairs_in_cell": (lambda pos: pairs_in_cell(pos, 0.6, [[4.0, 0.0], [1.0, 3.0]]).vector, (POS,)),
     "KDTree": (lambda pos: KDTree(pos).query(pos, 3, p=1)[0], (POS,)),
-    "knn_cdf": (
-        lambda queries: knn_cdf(POS.astype(np.float32), [1, 41], [0.1, 0.5], queries, 4.0).count,
-        (POS,),
-    ),
+    "knn_cdf": (lambda queries: knn_cdf(POS.astype(np.float32), [1, 41], [0.1, 0.5], queries, 4.0).count, (POS,)),
 }
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "nested lists": lambda rows: rows.tolist(),

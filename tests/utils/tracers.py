@@ -1,5 +1,6 @@
 """Two tracers with randoms, weights and regions, and their pair counts. Not a test."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from jztree.radius import PairCounts, pair_counts
 from jztree_utils.correlation import (
+    Correlation,
     Totals,
     multipoles,
     multipoles_from_counts,
@@ -97,10 +99,7 @@ def totals_of(names: tuple[str, ...], regions: bool = True, weighted: bool = Tru
     more = {"num_regions": REGIONS} if regions else {}
     return {
         name: totals(
-            SETS[name].pos,
-            SETS[name].weight if weighted else None,
-            SETS[name].region if regions else None,
-            **more,
+            SETS[name].pos, SETS[name].weight if weighted else None, SETS[name].region if regions else None, **more
         )
         for name in names
     }
@@ -117,3 +116,15 @@ def counted(function: str, regions: bool = True, weighted: bool = True) -> Calla
         return pair_counts(SETS[one].pos, EDGES, **second, **options)
 
     return count
+
+
+def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
+    """Return the result of a call that warns once, with the test as origin, and with every text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    assert [item.category for item in caught] == [RuntimeWarning]
+    assert caught[0].filename in (call.__code__.co_filename, __file__)
+    for item in words:
+        assert item in str(caught[0].message)
+    return result

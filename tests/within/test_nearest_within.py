@@ -44,12 +44,7 @@ def test_over_devices() -> None:
     np.testing.assert_array_equal(here.count, count_within(pos, 0.05))
 
 
-@pytest.mark.parametrize(
-    ("maximum", "words"),
-    [
-        (2**31, "max_neighbours is 2147483648; it must be below"),
-    ],
-)
+@pytest.mark.parametrize(("maximum", "words"), [(2**31, "max_neighbours is 2147483648; it must be below")])
 def test_invalid_capacities_raise(maximum: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         nearest_within(oracles.uniform(10, 3), 0.1, maximum)

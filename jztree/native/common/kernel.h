@@ -32,9 +32,9 @@ struct Plainly {
 
 // The numbers of dimensions to compile an interface for: its `compiled_dims`, if it declares them.
 template <typename Interface, typename = void>
-constexpr unsigned wanted_dims = padded_dims;
+constexpr unsigned declared_dims = padded_dims;
 template <typename Interface>
-constexpr unsigned wanted_dims<Interface, std::void_t<decltype(Interface::compiled_dims)>> = Interface::compiled_dims;
+constexpr unsigned declared_dims<Interface, std::void_t<decltype(Interface::compiled_dims)>> = Interface::compiled_dims;
 
 // Dispatch on the dtype and dimensions of the first array of float rows among the arguments.
 template <template <int, typename> class Interface>
@@ -47,14 +47,14 @@ struct ByPositions {
   }
 
  private:
-  static constexpr unsigned wanted = wanted_dims<Interface<1, float>>, compiled = wanted & (JZTREE_DIMS);
+  static constexpr unsigned declared = declared_dims<Interface<1, float>>, compiled = declared & (JZTREE_DIMS);
 
   // The number of dimensions of the rows that a kernel gets. If the interface is not for `dims` dimensions
   // and `dims` is at least 4, rows are padded to the next compiled number. Returns 0 if the library has
   // no suitable number.
   static constexpr int width_of(int64_t dims) {
     for (int width = 1; width <= max_dims; ++width)
-      if ((compiled >> width & 1) && (width == dims || (dims > 3 && width > dims && !(wanted >> dims & 1))))
+      if ((compiled >> width & 1) && (width == dims || (dims > 3 && width > dims && !(declared >> dims & 1))))
         return width;
     return 0;
   }

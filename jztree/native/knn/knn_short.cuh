@@ -101,8 +101,8 @@ class ShortSearch {
     if (crossed_ != 0) crossed_ = crossed_dims();
   }
 
-  // The dimensions in which a row within the bounds may be nearest around the boundary. In other dimensions, if the
-  // straight distance is not the shortest, both exceed the bounds.
+  // The dimensions with a boundary across which rows within the bounds may be nearest. In other dimensions, if the
+  // straight distance is not the shortest, both distances exceed the bounds.
   __device__ __forceinline__ unsigned crossed_dims() const {
     const T bound2 = lane_index() < W ? wanted_.worst2[0] : wanted_.worst2[1];
     const unsigned lanes = __ballot_sync(all_lanes, !(around2_ >= bound2));

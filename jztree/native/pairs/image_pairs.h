@@ -125,9 +125,10 @@ class ImagePairs {
     return choose(size_of(length) < Lanes<double>(period / 2), Lanes<double>(), nearest_whole(length, period));
   }
 
-  void put() const {
+  void put() {
     if (in_.shift) put_rows(image_, in_.shift + place_ * D);
     if (!in_.vector) return;
+    for (T* column : vector_) std::transform(column, column + end(), column, unsigned_zero<T>);
     put_rows(vector_, in_.vector + place_ * D);
     std::copy_n(distance_, number_, in_.distance + place_);
   }

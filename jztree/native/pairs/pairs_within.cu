@@ -43,7 +43,7 @@ __device__ void write_pair(const ImageProblem<D, T>& in, const ImageSetup<D, T>&
   for (int d = 0; d < D; ++d) {
     double scaled = difference[d] * setup.rule.factor;
     sum += scaled * scaled;
-    if (out.vector) out.vector[place * D + d] = static_cast<T>(-difference[d]);
+    if (out.vector) out.vector[place * D + d] = unsigned_zero(static_cast<T>(-difference[d]));
     if (out.shift) out.shift[place * D + d] = image_shift(a[d], b[d], difference[d], setup.rule.period[d]);
   }
   if (out.vector) out.distance[place] = setup.rule.length(sum);

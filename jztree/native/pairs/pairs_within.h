@@ -2,9 +2,21 @@
 // source is a separate partner.
 #pragma once
 
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
 #include "within/lists_within.h"
 
 namespace jztree {
+
+// The number, or 0 for -0: CPU compilers may choose the sign of 0, so bits decide.
+template <typename T>
+JZTREE_BOTH inline T unsigned_zero(T x) {
+  std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits << 1 == 0 ? T{0} : x;
+}
 
 // The rows of sources are their names.
 template <int D, typename T>

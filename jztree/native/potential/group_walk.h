@@ -401,22 +401,43 @@ class RunSums {
     node_count_ = 0;
   }
 
-  // Sources that may be near some targets of the run: near pairs in float64, all others in `Real`.
+  // Sources that may be near some targets of the run, or softened for some: pairs that are near, or about half the box
+  // apart, in float64, all others in `Real`.
   template <bool Accelerate>
   void add_close(int64_t from, int64_t to) {
-    if (nearest_.is_softened || nearest_.only || box_.near2 > box_.reach2 / 16) return add_near<Accelerate>(from, to);
+    if (nearest_.only || box_.near2 > box_.reach2 / 16) {
+      add_near<Accelerate>(from, to);
+    } else if (nearest_.is_softened) {
+      add_close_with<Accelerate, true>(from, to);
+    } else {
+      add_close_with<Accelerate, false>(from, to);
+    }
+  }
+
+  // Halved: whether only nearest images are softened.
+  template <bool Accelerate, bool Halved>
+  void add_close_with(int64_t from, int64_t to) {
     using V = Lanes<Real>;
-    const V near2(static_cast<Real>(box_.near2)), softening2(static_cast<Real>(softening_.length2)), none{};
+    const V near2(static_cast<Real>(box_.near2)), all_softening2(static_cast<Real>(softening_.length2)), none{};
+    // Twice the width, because `Real` rounds places.
+    const V halfway(static_cast<Real>(2 * halfway_width));
+    Real inverse_half[D];
+    for (int d = 0; d < D; ++d) inverse_half[d] = static_cast<Real>(1 / nearest_.half[d]);
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1] = {};
       load_targets(i, x);
       const uint32_t used = (uint32_t{2} << (std::min(count() - i, lanes) - 1)) - 1;
       for (int64_t row = from; row < to; ++row) {
-        V away[D], r2{};
+        V away[D], r2{}, depth(Real{1}), softening2 = all_softening2;
         for (int d = 0; d < D; ++d) {
           const double place = (tree_.place[at(row * D + d)] + shift_[d]) - box_.middle[d];
           away[d] = V(static_cast<Real>(place)) - x[d];
           r2 = r2 + away[d] * away[d];
+          if (Halved) depth = smaller(depth, V(Real{1}) - larger(away[d], -away[d]) * inverse_half[d]);
+        }
+        if (Halved) {
+          softening2 = choose(none < depth, softening2, none);
+          r2 = choose(halfway < larger(depth, -depth), r2, none);
         }
         const auto separate = near2 < r2;
         const V inverse = inverse_of_root(choose(separate, r2 + softening2, V(Real{1})));
@@ -435,12 +456,15 @@ class RunSums {
   template <bool Accelerate>
   void add_pair(int64_t target, int64_t row) {
     if (!shifted_ && row == begin_ + target) return;
-    double away[D], r2 = softening_.length2;
+    double away[D], square = 0, share = 1;
     for (int d = 0; d < D; ++d) {
-      away[d] = (tree_.place[at(row * D + d)] + shift_[d]) - wide_place_[d][target];
-      r2 += away[d] * away[d];
+      const double place = tree_.place[at(row * D + d)], x = wide_place_[d][target];
+      if (nearest_.is_softened) share *= nearest_.share(nearest_.depth(place - x, shift_[d], d));
+      away[d] = (place + shift_[d]) - x;
+      square += away[d] * away[d];
     }
-    const Attraction<double> pair = softened(r2, softening_.reach);
+    Attraction<double> pair = softened(share > 0 ? square + softening_.length2 : square, softening_.reach);
+    if (share > 0 && share < 1) pair = mean(share, pair, softened(square, softening_.reach));
     potential[target] += pair.potential * tree_.weight[at(row)];
     for (int d = 0; d < D && Accelerate; ++d) acceleration[d][target] += away[d] * pair.force * tree_.weight[at(row)];
   }

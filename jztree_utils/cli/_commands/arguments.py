@@ -446,11 +446,7 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
         ("halos", 300, "haloes, the largest first"),
     ):
         view.add_argument(
-            f"--{flag}",
-            type=whole,
-            default=number,
-            metavar="N",
-            help=f"show at most N {rows} (default: {number})",
+            f"--{flag}", type=whole, default=number, metavar="N", help=f"show at most N {rows} (default: {number})"
         )
     view.add_argument("--title", default="", help="title above the view")
     _add_output(view, "the page (.html)")

@@ -37,10 +37,7 @@ def flags_of_config(
             continue
         if option is None:
             known = ", ".join(sorted(name.replace("_", "-") for name in options))
-            advice = suggest(
-                f"--{name}",
-                [flag for option in options.values() for flag in option.option_strings],
-            )
+            advice = suggest(f"--{name}", [flag for option in options.values() for flag in option.option_strings])
             raise ValueError(
                 f"{path} has an option {name!r}, which {given.command} does not have; {advice and f'{advice}. '}"
                 f"{'Its' if advice else 'its'} options are {known}."

@@ -33,11 +33,7 @@ def read_options(args: Namespace) -> io.ReadOptions:
 
 
 def source_of(
-    path: Path,
-    args: Namespace,
-    mesh: Mesh,
-    attach: tuple[int, ...] | None = (),
-    matter: tuple[int, ...] | None = (),
+    path: Path, args: Namespace, mesh: Mesh, attach: tuple[int, ...] | None = (), matter: tuple[int, ...] | None = ()
 ) -> Source:
     """Return the particles selected by the options. Raises ValueError on all processes for an invalid option."""
     with io.failing_together(mesh):

@@ -102,12 +102,9 @@ def _groups(
     yield verify.Verification("members", len(rows), len(rows), faults)
     if faults:
         return
-    label = np.full(sum(len(particles.pos) for particles in parts), -1)
-    label[rows] = np.repeat(np.arange(len(count)), count)
-    is_alone = np.repeat(count == 1, count) & (rows >= len(part.pos))
-    label[rows[is_alone]] = -1
     rlink, options = content.info.linking_length or 0.0, {"boxsize": box, "samples": args.samples}
-    labels = np.split(label, np.cumsum([len(particles.pos) for particles in parts])[:-1])
+    nums = [len(particles.pos) for particles in parts]
+    labels = _labels(count, rows, nums)
     yield verify.group_labels(part, labels[0], rlink, npart_min=info.npart_min or 1, **options)
     within = made_with.get("attach_within")
     limit = math.inf if within is None else within * rlink
@@ -116,7 +113,7 @@ def _groups(
         yield replace(check, content=f"attached particles of type {attached.ptype}")
     columns = {name: column[rows] for name, column in _joined(parts).items()}
     if content.by_type is not None:
-        types = np.repeat([one.ptype for one in snapshots], [len(particles.pos) for particles in parts])[rows]
+        types = np.repeat([item.ptype for item in snapshots], nums)[rows]
         yield _types(content.by_type, count, types, columns.get("mass"))
     cata = replace(cata, offset=np.cumsum(count) - count)
     grouped = ParticleData(**columns, num=len(rows))
@@ -126,6 +123,14 @@ def _groups(
     if content.extra:
         checked = _properties(args, content, parts, rows, snapshots, source)
         yield from replace(checked, is_converted=is_converted).checks()
+
+
+def _labels(count: np.ndarray, rows: np.ndarray, nums: list[int]) -> list[np.ndarray]:
+    """Return the group of each particle by type, -1 for none and for single particles of attached types."""
+    label = np.full(sum(nums), -1)
+    label[rows] = np.repeat(np.arange(len(count)), count)
+    label[rows[np.repeat(count == 1, count) & (rows >= nums[0])]] = -1
+    return np.split(label, np.cumsum(nums)[:-1])
 
 
 def _attached_types(

@@ -31,13 +31,16 @@ JZTREE_INLINE inline void prefetch(const T* begin, int64_t number) {
   for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1, Locality);
 }
 
-// Ask the system to use huge pages for a range, before the range is first written. Only huge pages that are wholly in
-// the range count. This is a hint: if the system refuses, everything still works, but slower.
+// Ask the system to use huge pages for a range, before the range is first written. The first and the last huge page may
+// be only partly in the range: XLA places arrays side by side in a block of memory, and the system would otherwise
+// clear up to 4 MiB of each array in small pages. This is a hint: if the system refuses, everything still works, but
+// slower.
 inline void prefer_huge_pages(void* begin, size_t bytes) {
 #if defined(__linux__)
-  uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + huge_page - 1) & ~(huge_page - 1);
-  uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) & ~(huge_page - 1);
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  if (bytes < huge_page / 8) return;
+  uintptr_t first = reinterpret_cast<uintptr_t>(begin) & ~(huge_page - 1);
+  uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes + huge_page - 1) & ~(huge_page - 1);
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #else
   (void)begin, (void)bytes;
 #endif
