@@ -112,13 +112,52 @@ class PairBins {
     lo = std::min(lo + none_within, hi);
   }
 
-  // Whether the pairs of some entries are in bins, up to rounding. `hi` is the first edge that contains every pair.
-  bool surely_inside(const PairBounds<T>& bounds, uint32_t entries, int64_t hi) const {
-    if (hi == first_.count) return false;
-    if constexpr (Mode != PairMode::across_along) return true;
-    Lanes<T> along;
-    load(bounds.reach_along, along);
-    return (entries & ~lanes_at_most(along, Lanes<T>(farthest_along_))) == 0;
+  // The same for each of the bounds.
+  void narrow_each(const PairBounds<T>& bounds, const Bins& bins, int32_t* lo, int32_t* hi) const {
+    Lanes<T> gap, reach;
+    load(bounds.gap, gap);
+    load(bounds.reach, reach);
+    Lanes<T> none_within{}, all_within{};
+    for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
+      none_within = none_within + choose(gap > Lanes<T>(first_.possibly[edge]), Lanes<T>(T{1}), Lanes<T>{});
+      all_within = all_within + choose(reach > Lanes<T>(first_.surely[edge]), Lanes<T>{}, Lanes<T>(T{1}));
+    }
+    store(Lanes<T>(static_cast<T>(bins.lo)) + none_within, lo);
+    store(Lanes<T>(static_cast<T>(bins.hi)) - all_within, hi);
+  }
+
+  // For each of the bounds, the first and the last place of second quantities in bins with even edges.
+  template <typename Even>
+  void narrow_second(const PairBounds<T>& bounds, const Even& even, int32_t* first, int32_t* last) const {
+    using V = Lanes<T>;
+    V low, high;
+    load(bounds.gap_along, low);
+    load(bounds.reach_along, high);
+    if (Mode == PairMode::distance_cosine) {
+      V gap, reach;
+      load(bounds.gap, gap);
+      load(bounds.reach, reach);
+      low = low / square_root(larger<V>(reach, V(vanishing))), high = high / square_root(larger<V>(gap, V(vanishing)));
+    }
+    const V origin(1 - even.start * even.per_step), per_step(even.per_step);
+    // The errors of places are much smaller than this.
+    constexpr T slack = T(0.05);
+    low = low * per_step + origin - V(slack), high = high * per_step + origin + V(slack);
+    store(larger<V>(smaller<V>(low, V(even.max_steps + 1)), V(T{1})), first);
+    store(smaller<V>(larger<V>(high, V(T{0})), V(static_cast<T>(second_.count - 1))), last);
+  }
+
+  // The entries of the bounds whose pairs are in bins, up to rounding.
+  uint32_t surely_inside(const PairBounds<T>& bounds) const {
+    Lanes<T> reach;
+    load(bounds.reach, reach);
+    uint32_t mask = lanes_at_most(reach, Lanes<T>(first_.surely[first_.count - 1]));
+    if constexpr (Mode == PairMode::across_along) {
+      Lanes<T> along;
+      load(bounds.reach_along, along);
+      mask &= lanes_at_most(along, Lanes<T>(farthest_along_));
+    }
+    return mask;
   }
 
   // The entries of the bounds whose pairs may be in bins.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "pair_bins.h"
+#include "pair_bytes.h"
 #include "pair_leaf_edges.h"
 #include "pair_leaves.h"
 #include "pair_lookup.h"
@@ -70,6 +71,32 @@ class LeafPairs {
   static constexpr bool sighted = Mode != PairMode::distance;
   static constexpr uint32_t all_lanes = (uint32_t{1} << lanes) - 1;
 
+  // Consecutive rows of the first leaf whose pairs with a block of the second leaf are separated by the edges from `lo`
+  // to before `hi`.
+  struct Tile {
+    int64_t rows_end, lo, hi;
+    bool inside;  // all pairs are in bins, up to rounding
+    // If bytes count the pairs, the first and the last place of their second quantities. Otherwise, `last_b` is lower.
+    int32_t first_b = 0, last_b = -1;
+
+    bool in_bytes() const { return first_b <= last_b; }
+    bool continues(const Tile& previous) const {
+      return !in_bytes() && !previous.in_bytes() && lo == previous.lo && hi == previous.hi && inside == previous.inside;
+    }
+  };
+
+  // Whether blocks of the first leaf have bounds, in addition to their rows.
+  template <Quantities How>
+  static constexpr bool bounds_blocks = PlaceFinder<Mode>::compares_edges && How != Quantities::sighted;
+
+  // Whether bytes may count pairs. Only plain differences are within their bounds to the last bit.
+  template <Quantities How>
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  static constexpr bool has_bytes = sighted && How == Quantities::plain;
+#else
+  static constexpr bool has_bytes = false;
+#endif
+
   // The first places lack this number, and the second places contain it.
   int32_t first_bits() const { return sighted ? StepBits(edges_.even()).first : 0; }
 
@@ -121,20 +148,44 @@ class LeafPairs {
     leaves_.aim_at_block(block);
     rows_ = 0;
     tiles_.clear();
-    const bool full_block = !itself_ && block + lanes <= leaves_.count_b();
-    for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
-      uint32_t candidates = found_[static_cast<size_t>(begin / lanes)];
-      if (candidates == 0) continue;
+    const bool may_use_bytes =
+        has_bytes<How> && !itself_ && !mixed_regions_ && !table_.weighted() && edges_.even().is_even;
+    const int64_t blocks = (leaves_.count_a() + lanes - 1) / lanes;
+    for (int64_t first = 0; first < blocks; first += lanes) {
+      uint32_t remaining = blocks - first < lanes ? (uint32_t{1} << (blocks - first)) - 1 : all_lanes, inside = 0;
+      int32_t lo[lanes], hi[lanes], first_b[lanes], last_b[lanes];
       PairBounds<float> bounds;
-      leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
-      candidates &= limits.candidates(bounds);
-      if (candidates == 0) continue;
-      rows_ += pack_chosen(candidates, static_cast<int32_t>(begin), row_.data() + rows_);
-      Tile tile{rows_, bins.lo, bins.hi, false};
-      if (PlaceFinder<Mode>::compares_edges) limits.narrow_first(bounds, tile.lo, tile.hi);
-      tile.inside = full_block && limits.surely_inside(bounds, candidates, tile.hi);
-      if (!tiles_.empty() && tile.continues(tiles_.back())) tiles_.pop_back();
-      tiles_.push_back(tile);
+      if constexpr (bounds_blocks<How>) {
+        leaves_.template bounds<How, true>(first, limits.farthest_along(), bounds);
+        remaining &= limits.candidates(bounds);
+        if (!itself_) inside = limits.surely_inside(bounds);
+        limits.narrow_each(bounds, bins, lo, hi);
+        if (may_use_bytes) limits.narrow_second(bounds, edges_.even(), first_b, last_b);
+      }
+      for (; remaining != 0; remaining &= remaining - 1) {
+        const int i = __builtin_ctz(remaining);
+        const int64_t begin = (first + i) * lanes;
+        uint32_t candidates = found_[static_cast<size_t>(first + i)];
+        if (candidates == 0) continue;
+        Tile tile{0, bins.lo, bins.hi, (inside >> i & 1) != 0};
+        if (bounds_blocks<How>) tile.lo = lo[i], tile.hi = hi[i];
+        // Only blocks that the outermost edge crosses have rows that are worth bounds.
+        if (!tile.inside) {
+          leaves_.template bounds<How>(begin, limits.farthest_along(), bounds);
+          candidates &= limits.candidates(bounds);
+          if (candidates == 0) continue;
+          tile.inside = !itself_ && (candidates & ~limits.surely_inside(bounds)) == 0;
+          if (PlaceFinder<Mode>::compares_edges && tile.hi - tile.lo >= PlaceFinder<Mode>::many_edges)
+            limits.narrow_first(bounds, tile.lo, tile.hi);
+        }
+        if constexpr (has_bytes<How>)
+          if (may_use_bytes && this->are_few(candidates, tile, last_b[i] - first_b[i] + 1))
+            tile.first_b = first_b[i], tile.last_b = last_b[i];
+        rows_ += pack_chosen(candidates, static_cast<int32_t>(begin), row_.data() + rows_);
+        tile.rows_end = rows_;
+        if (!tiles_.empty() && tile.continues(tiles_.back())) tiles_.pop_back();
+        tiles_.push_back(tile);
+      }
     }
   }
 
@@ -158,14 +209,13 @@ class LeafPairs {
   template <Quantities How>
   void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
     const bool weighted = table_.weighted() && !mixed_regions_;
-    // With cells instead of comparisons, bounds across separate lines of sight take longer than the pairs that they
-    // leave out.
-    constexpr bool bounds_rows =
-        PlaceFinder<Mode>::compares_edges || Mode != PairMode::across_along || How != Quantities::sighted;
+    // Bounds across separate lines of sight take longer than the pairs that they leave out.
+    constexpr bool bounds_rows = Mode != PairMode::across_along || How != Quantities::sighted;
     if (!bounds_rows) {
       list_rows();
       tiles_.assign(1, {rows_, bins.lo, bins.hi, false});
     }
+    if (bounds_blocks<How>) leaves_.set_blocks();
     PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
     if (weighted)
       for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
@@ -189,17 +239,21 @@ class LeafPairs {
     int64_t row = 0;
     for (const Tile& tile : tiles_) {
       finder.aim(tile.lo, tile.hi);
-      const auto place = [&](auto inside, auto edges) {
-        end = place_rows<How, inside.value, edges.value>(finder, limits, begin, row, tile.rows_end, end);
+      using Finder = PlaceFinder<Mode>;
+      const auto place = [&](auto edges) {
+        using Edges = decltype(edges);
+        if constexpr (has_bytes<How> && Edges::value != Finder::uneven)
+          if (tile.in_bytes()) return this->template count_bytes<How, Edges::value>(finder, begin, row, tile);
+        end = tile.inside ? place_rows<How, true, Edges::value>(finder, limits, begin, row, tile.rows_end, end)
+                          : place_rows<How, false, Edges::value>(finder, limits, begin, row, tile.rows_end, end);
       };
-      constexpr std::integral_constant<int64_t, PlaceFinder<Mode>::many_edges> many;
-      switch (tile.inside ? finder.edges() : -1) {
-        case -1: place(std::false_type{}, many); break;
-        case 0: place(std::true_type{}, std::integral_constant<int64_t, 0>{}); break;
-        case 1: place(std::true_type{}, std::integral_constant<int64_t, 1>{}); break;
-        case 2: place(std::true_type{}, std::integral_constant<int64_t, 2>{}); break;
-        case 3: place(std::true_type{}, std::integral_constant<int64_t, 3>{}); break;
-        default: place(std::true_type{}, many);
+      switch (finder.edges()) {
+        case 0: place(std::integral_constant<int64_t, 0>{}); break;
+        case 1: place(std::integral_constant<int64_t, 1>{}); break;
+        case 2: place(std::integral_constant<int64_t, 2>{}); break;
+        case 3: place(std::integral_constant<int64_t, 3>{}); break;
+        case Finder::many_edges: place(std::integral_constant<int64_t, Finder::many_edges>{}); break;
+        default: place(std::integral_constant<int64_t, Finder::uneven>{});
       }
       row = tile.rows_end;
     }
@@ -218,12 +272,14 @@ class LeafPairs {
     const V farthest(limits.farthest_along() + errors.along);
     const auto block = leaves_.template block<How>(begin);
     const bool itself = itself_;
+    const int64_t block_size = std::min(lanes, leaves_.count_b() - begin);
+    const uint32_t valid = (uint32_t{1} << block_size) - 1;
     const int32_t *row = row_.data() + first_row, *const last = row_.data() + rows_end;
     uint32_t* row_candidates = candidates_.data() + first_row;
     for (; row < last; ++row, ++row_candidates) {
       V first, along{};
       block.template quantities<How>(*row, first, along);
-      uint32_t candidates = all_lanes;
+      uint32_t candidates = valid;
       if (!Inside) {
         SomeLanes chosen = at_most(first, outermost);
         if (Mode == PairMode::across_along) chosen = chosen & at_most(along, farthest);
@@ -231,14 +287,14 @@ class LeafPairs {
         if (itself) candidates &= behind(*row, begin);
       }
       *row_candidates = candidates;
-      if (candidates == 0) continue;
+      if (!Inside && candidates == 0) continue;
       Places found;
       const uint32_t unsure =
           bits(finder.template find<How == Quantities::sighted, Edges>(first, along, found)) & candidates;
-      if (unsure != 0) found = decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
+      if (unsure != 0) found = decided<false>(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
       if (Inside) {
         store(found, end);
-        end += lanes;
+        end += block_size;
       } else {
         end += keep_lanes(found, candidates, end);
       }
@@ -246,9 +302,46 @@ class LeafPairs {
     return end;
   }
 
-  // The places of the pairs of one row with `lanes` others, after float64 has decided on the given ones.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Whether bytes count the pairs of some rows fast.
+  bool are_few(uint32_t rows, const Tile& tile, int64_t places_b) const {
+    const int64_t edges = std::min(tile.hi, edges_.first().count - 1) - std::max<int64_t>(tile.lo, 1) + 1;
+    const int64_t places = (places_b + PairBytes::step - 1) / PairBytes::step * PairBytes::step;
+    return places_b > 0 && edges * places <= PairBytes::max_places && places <= table_.place(1, 0) &&
+           table_.place(edges, 0) < PairBytes::span && __builtin_popcount(rows) >= PairBytes::min_rows;
+  }
+
+  // Count the pairs of a tile by bytes.
+  template <Quantities How, int64_t Edges>
+  __attribute__((noinline, flatten)) void count_bytes(const PlaceFinder<Mode>& prepared, int64_t begin,
+                                                      int64_t first_row, const Tile& tile) {
+    const PlaceFinder<Mode> finder = prepared;  // without an address, so that it stays in registers
+    const auto block = leaves_.template block<How>(begin);
+    const int64_t first = std::max<int64_t>(tile.lo, 1), last = std::min(tile.hi, edges_.first().count - 1);
+    const int64_t block_size = std::min(lanes, leaves_.count_b() - begin);
+    PairBytes bytes(static_cast<int32_t>(table_.place(first, tile.first_b)), block_size);
+    const uint32_t valid = (uint32_t{1} << block_size) - 1;
+    const int32_t *row = row_.data() + first_row, *const end = row_.data() + tile.rows_end;
+    for (; row < end; ++row) {
+      V distance, along{};
+      block.template quantities<How, true>(*row, distance, along);
+      Places found;
+      const uint32_t unsure = jztree::bits(finder.template find<false, Edges>(distance, along, found)) & valid;
+      if (unsure != 0) found = decided<true>(found, unsure, row_a_ + *row, row_b_ + begin, distance, along);
+      bytes.add_row(found);
+    }
+    bytes.end();
+    for (int64_t edge = first; edge <= last; ++edge)
+      bytes.count(table_.place(edge - first, 0), tile.last_b - tile.first_b + 1,
+                  table_.counts(table_.place(edge, tile.first_b)));
+  }
+#endif
+
+  // The places of the pairs of one row with `lanes` others, after float64 has decided on the given ones. Counts: the
+  // decided pairs are counted here, and have place 0.
+  template <bool Counts>
   __attribute__((noinline)) Places decided(Places found, uint32_t unsure, int64_t row_a, int64_t row_b, V first,
-                                           V along) const {
+                                           V along) {
     float firsts[lanes], alongs[lanes];
     int32_t places[lanes];
     store(first, firsts);
@@ -256,7 +349,9 @@ class LeafPairs {
     store(found, places);
     for (; unsure != 0; unsure &= unsure - 1) {
       const int lane = __builtin_ctz(unsure);
-      places[lane] = static_cast<int32_t>(lookup_.place_of(row_a, row_b + lane, firsts[lane], alongs[lane]));
+      const int64_t place = lookup_.place_of(row_a, row_b + lane, firsts[lane], alongs[lane]);
+      if (Counts) table_.add(place, 1, 0);
+      places[lane] = Counts ? 0 : static_cast<int32_t>(place);
     }
     Places out;
     load(places, out);
@@ -330,7 +425,7 @@ class LeafPairs {
       const auto block = leaves_.template block<Quantities::plain>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along{};
-        block.template quantities<Quantities::plain>(*row, distance2, along);
+        block.template quantities<Quantities::plain, true>(*row, distance2, along);
         edges.add(distance2);
       }
       undecided_[static_cast<size_t>(begin / lanes)] = edges.has_undecided();
@@ -350,7 +445,7 @@ class LeafPairs {
       const auto block = leaves_.template block<How>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along{};
-        block.template quantities<How>(*row, distance2, along);
+        block.template quantities<How, true>(*row, distance2, along);
         uint32_t candidates = lanes_at_most(distance2, outermost);
         if (Itself) candidates &= behind(*row, begin);
         to = squares_.put(distance2, candidates, to);
@@ -370,7 +465,7 @@ class LeafPairs {
     load(bounds.gap, gap);
     load(bounds.reach, reach);
     const EdgeBounds<float> first = edges_.first();
-    int64_t *table = table_.column(0), each = leaves_.count_b();
+    int64_t *table = table_.counts(0), each = leaves_.count_b();
     uint32_t both_sides = 0, beyond = rows;  // rows above the previous edge
     for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
       uint32_t within = lanes_at_most(reach, V(first.surely[edge])) & rows;
@@ -391,7 +486,7 @@ class LeafPairs {
 
   template <Quantities How>
   void add_compared(const Bins& bins, int64_t pairs) {
-    int64_t outside = pairs, *table = table_.column(0);
+    int64_t outside = pairs, *table = table_.counts(0);
     for (int64_t edge = bins.hi - 1; edge >= bins.lo && outside > 0; --edge) {
       int64_t inside = squares_.surely(edge);
       if (squares_.possibly(edge) != inside) inside += decide<How>(edge);
@@ -412,7 +507,7 @@ class LeafPairs {
       for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
         if (!undecided_[static_cast<size_t>(begin / lanes)]) continue;
         V distance2, along{};
-        row.template quantities<How>(begin, distance2, along);
+        row.template quantities<How, true>(begin, distance2, along);
         uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
         for (; unsure != 0; unsure &= unsure - 1)
           within += lookup_.is_within(row_a_ + i, row_b_ + begin + __builtin_ctz(unsure), edge);
@@ -457,17 +552,6 @@ class LeafPairs {
       table_.add(place, 1, weight);
     }
   }
-
-  // Consecutive rows of the first leaf whose pairs with a block of the second leaf are separated by the edges from `lo`
-  // to before `hi`.
-  struct Tile {
-    int64_t rows_end, lo, hi;
-    bool inside;  // all pairs are in bins, up to rounding
-
-    bool continues(const Tile& previous) const {
-      return lo == previous.lo && hi == previous.hi && inside == previous.inside;
-    }
-  };
 
   const Side &one_, &other_;
   const PairRule<D, T>& rule_;

@@ -51,6 +51,7 @@ class PairLeaves {
       : scale_(scale), given_rounding_(rounding), to_middle_(to_middle), rounding_(rounding) {
     size_t space = static_cast<size_t>((max_leaf + lanes) / lanes * lanes + lanes);
     for (int d = 0; d < D; ++d) a_[d].resize(space), b_[d].resize(space);
+    for (int d = 0; d < D; ++d) block_low_[d].resize(space / lanes + lanes), block_high_[d] = block_low_[d];
   }
 
   int64_t count_a() const { return count_a_; }
@@ -79,9 +80,7 @@ class PairLeaves {
     for (int d = 0; d < D; ++d) {
       copy(one.x[d] + first_a, count_a_, d, a[d].shifted, a_[d].data());
       copy(other.x[d] + first_b, count_b_, d, b[d].shifted, b_[d].data());
-      // Padding is infinitely far away.
-      std::fill(b_[d].data() + count_b_, b_[d].data() + (count_b_ + lanes - 1) / lanes * lanes,
-                std::numeric_limits<float>::infinity());
+      pad(b_[d], count_b_);
       low_[d] = placed(b[d].low, d), high_[d] = placed(b[d].high, d);
       if (pairwise_) set_period(d);
     }
@@ -90,29 +89,35 @@ class PairLeaves {
 
   // Let `bounds` be those to `lanes` particles of the second leaf, starting at `begin`, until the next call of `set`.
   void aim_at_block(int64_t begin) {
-    const V infinity(std::numeric_limits<float>::infinity());
+    for (int d = 0; d < D; ++d) set_interval(b_[d].data() + begin, low_[d], high_[d]);
+  }
+
+  // Find the boxes of the blocks of `lanes` particles of the first leaf.
+  void set_blocks() {
     for (int d = 0; d < D; ++d) {
-      V x;
-      load(b_[d].data() + begin, x);
-      low_[d] = least_lane(x);
-      high_[d] = -least_lane(choose(x < infinity, -x, infinity));
+      pad(a_[d], count_a_);
+      for (int64_t begin = 0; begin < count_a_; begin += lanes)
+        set_interval(a_[d].data() + begin, block_low_[d].data()[begin / lanes], block_high_[d].data()[begin / lanes]);
     }
   }
 
-  // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second.
-  template <Quantities How>
+  // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second. Blocks: for `lanes`
+  // blocks of the first leaf, each a box.
+  template <Quantities How, bool Blocks = false>
   __attribute__((flatten)) void bounds(int64_t begin, float farthest_along, PairBounds<float>& out) const {
+    static_assert(!Blocks || How != Quantities::sighted);
     V sums[2]{}, along[2]{};
     SightedBoxes<D, V> boxes{};
     for (int d = 0; d < D; ++d) {
-      V x, gap, low(low_[d]), high(high_[d]);
-      load(a_[d].data() + begin, x);
-      V reach = larger<V>(high - x, x - low);
+      V x, x_high, gap, low(low_[d]), high(high_[d]);
+      load((Blocks ? block_low_ : a_)[d].data() + begin, x);
+      load((Blocks ? block_high_ : a_)[d].data() + begin, x_high);
+      V reach = larger<V>(high - x, x_high - low);
       if (How == Quantities::pairwise) {
-        gap = interval_gap<V>(x, x, low, high, V(period_[d] * below_one<float>));
+        gap = interval_gap<V>(x, x_high, low, high, V(period_[d] * below_one<float>));
         reach = smaller<V>(reach, V(period_[d] / 2));
       } else {
-        gap = larger<V>(larger<V>(low - x, x - high), V{});
+        gap = larger<V>(larger<V>(low - x_high, x - high), V{});
       }
       add_dimension<Mode, D, V>(d, How == Quantities::sighted, gap, reach, sums, along);
       if (How != Quantities::sighted) continue;
@@ -134,11 +139,11 @@ class PairLeaves {
 
     // To `lanes` particles of the second leaf, starting at `begin`: the first quantity, and the distance along the line
     // of sight. Infinite for padding.
-    template <Quantities How>
+    template <Quantities How, bool Fused = false>
     void quantities(int64_t begin, V& first, V& along) const {
       V x[D];
       for (int d = 0; d < D; ++d) load(b[d] + begin, x[d]);
-      find_quantities<How>(at, x, period, rest, first, along);
+      find_quantities<How, Fused>(at, x, period, rest, first, along);
     }
 
     // The squared distances, of plain differences.
@@ -169,11 +174,11 @@ class PairLeaves {
     const float* a[D];
 
     // The same from the i-th particle of the first leaf.
-    template <Quantities How>
+    template <Quantities How, bool Fused = false>
     void quantities(int64_t i, V& first, V& along) const {
       V at[D];
       for (int d = 0; d < D; ++d) at[d] = V(a[d][i]);
-      find_quantities<How>(at, x, period, rest, first, along);
+      find_quantities<How, Fused>(at, x, period, rest, first, along);
     }
   };
 
@@ -204,6 +209,19 @@ class PairLeaves {
       high = shifted_down(high, period, period_rest);
     }
   };
+
+  // Padding is infinitely far away.
+  static void pad(std::vector<float>& x, int64_t count) {
+    std::fill(x.data() + count, x.data() + (count + lanes - 1) / lanes * lanes, std::numeric_limits<float>::infinity());
+  }
+  // The interval of `lanes` particles, without padding.
+  static void set_interval(const float* from, float& low, float& high) {
+    const V infinity(std::numeric_limits<float>::infinity());
+    V x;
+    load(from, x);
+    low = least_lane(x);
+    high = -least_lane(choose(x < infinity, -x, infinity));
+  }
 
   void choose_images(Interval (&a)[D], Interval (&b)[D]) {
     Image image[D];
@@ -292,7 +310,8 @@ class PairLeaves {
   }
 
   // period: of the box, or with separate lines of sight the sum of both centres.
-  template <Quantities How>
+  // Fused: the last bit may depend on the instruction set.
+  template <Quantities How, bool Fused>
   static void find_quantities(const V (&at)[D], const V (&x)[D], const V (&period)[D], const V (&rest)[D], V& first,
                               V& along) {
     first = V{};
@@ -306,7 +325,7 @@ class PairLeaves {
         dot = dot + sum * difference;
       }
       if (Mode != PairMode::across_along || d < D - 1 || How == Quantities::sighted)
-        first = first + difference * difference;
+        first = Fused && d > 0 ? sum_of_product(difference, difference, first) : first + difference * difference;
       if (Mode != PairMode::distance && d == D - 1) along = magnitude(difference);
     }
     if (Mode == PairMode::distance || How != Quantities::sighted) return;
@@ -322,6 +341,7 @@ class PairLeaves {
   const double given_rounding_;  // of staged lengths
   const bool to_middle_;
   std::vector<float> a_[D], b_[D];
+  std::vector<float> block_low_[D], block_high_[D];  // of the first leaf
   // Of the current leaves.
   int64_t count_a_ = 0, count_b_ = 0;
   bool pairwise_ = false;

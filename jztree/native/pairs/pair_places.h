@@ -84,7 +84,8 @@ inline std::vector<int32_t> multiples(int64_t edges, int64_t step, int64_t start
 // Finds steps in the bits of floats. Numbers from 2^n to 2^(n + 1) are evenly spaced, so the bits of 2^n plus a number
 // of steps hold the whole steps, and below them the fraction of a step.
 struct StepBits {
-  float per_step, origin;
+  float per_step;
+  double origin;
   int32_t lower, upper;  // the bits of the smallest and the largest number of steps
   int32_t digits;        // of the fraction
   int32_t tolerance;     // steps nearer than these bits to a whole number are undecided
@@ -92,24 +93,21 @@ struct StepBits {
   float unit, per_bit;   // the bits of one step, and of one unit of the quantity
 
   // All steps are one too many, because the first place is 0.
-  explicit StepBits(const EvenEdges<float>& edges) : per_step(edges.per_step) {
+  // slip: the error of every number.
+  explicit StepBits(const EvenEdges<float>& edges, float slip = 0) : per_step(edges.per_step) {
     int exponent;
     std::frexp(edges.max_steps + 2, &exponent);
     digits = std::max(std::numeric_limits<float>::digits - 1 - exponent, 0);
     const float power = std::ldexp(1.f, exponent);
     unit = static_cast<float>(1 << digits);
     per_bit = per_step * unit;
-    origin = static_cast<float>(power + (1 - static_cast<double>(edges.start) * static_cast<double>(per_step)));
+    origin = power + (1 - static_cast<double>(edges.start) * static_cast<double>(per_step));
     first = bits(power) >> digits;
     lower = bits(power + edges.min_steps + 1);
     upper = bits(power + edges.max_steps + 1);
     // The origin and the sum are rounded.
-    tolerance = 3 + static_cast<int32_t>(std::min(1.f, edges.tolerance * (edges.max_steps + 2)) * unit);
-  }
-
-  // The bits of positive differences, at most one step.
-  Lanes<int32_t> rounded_up(const Lanes<float>& x) const {
-    return whole_part(minimum(x * per_bit, Lanes<float>(unit))) + Lanes<int32_t>(1);
+    tolerance =
+        4 + static_cast<int32_t>(std::min(1.f, edges.tolerance * (edges.max_steps + 2) + slip * per_step) * unit);
   }
 
  private:
@@ -142,12 +140,19 @@ class PlaceFinder {
         first_(limits.first()),
         second_(limits.second()),
         is_even_(even.is_even),
-        steps_(even),
         errors_(limits.errors()),
-        has_slip_(errors_.along > 0 || errors_.angle > 0),
+        steps_(even, Mode == PairMode::across_along ? errors_.along : 0),
+        has_slip_(Mode == PairMode::distance_cosine && (errors_.along > 0 || errors_.angle > 0)),
         place_(place),
         place_b_(place_b),
+        slip_along_(errors_.along * steps_.per_bit),
+        slip_angle_(errors_.angle * steps_.per_bit + static_cast<float>(steps_.tolerance + 2)),
         may_vanish_(!(first_.surely[std::max<int64_t>(bins.lo - 1, 0)] > PairBins<Mode, float>::vanishing)) {
+    const int32_t tolerance = has_slip_ ? 0 : steps_.tolerance;
+    per_step_ = V::Register{} + steps_.per_step;
+    origin_ = V::Register{} + static_cast<float>(steps_.origin + tolerance / static_cast<double>(steps_.unit));
+    lower_ = Places::Register{} + (steps_.lower + tolerance), upper_ = Places::Register{} + (steps_.upper + tolerance);
+    whole_ = Places::Register{} + ((1 << steps_.digits) - 1), limit_ = Places::Register{} + 2 * tolerance;
 #if defined(__AVX512F__)
     const float max_along = limits.farthest_along();
     float slip = 0;
@@ -168,9 +173,12 @@ class PlaceFinder {
   }
 
   // The number of edges that separate pairs, if it is below `many_edges` and code exists for it; otherwise
-  // `many_edges`.
-  int64_t edges() const { return counts_edges ? std::min<int64_t>(hi_ - lo_, many_edges) : many_edges; }
-  static constexpr int64_t many_edges = 4;
+  // `many_edges`, or `uneven` if edges of the second quantity are compared.
+  int64_t edges() const {
+    if (sighted && !is_even_) return uneven;
+    return counts_edges ? std::min<int64_t>(hi_ - lo_, many_edges) : many_edges;
+  }
+  static constexpr int64_t many_edges = 4, uneven = 5;
 
   // Find the places of pairs with these first quantities and separations along the line of sight. Returns the undecided
   // pairs. own_sight: whether each pair has a separate line of sight.
@@ -183,11 +191,11 @@ class PlaceFinder {
     if (!sighted) return unsure;
     Places place_b;
     if (Mode == PairMode::across_along) {
-      unsure = unsure | find_second(along, V(errors_.along), place_b);
+      unsure = unsure | find_second<Edges>(along, [](float error, float) { return V(error); }, place_b);
     } else {
       const V inverse = inverse_root(first);
-      const V slip_b = has_slip_ ? sum_of_product(inverse, V(errors_.along), V(errors_.angle)) : V{};
-      unsure = unsure | find_second(along * inverse, slip_b, place_b);
+      const auto slip_b = [&](float error, float angle) { return sum_of_product(inverse, V(error), V(angle)); };
+      unsure = unsure | find_second<Edges>(along * inverse, slip_b, place_b);
       if (may_vanish_) unsure = unsure | at_most(first, V(PairBins<Mode, float>::vanishing));
     }
     place = place + place_b;
@@ -196,6 +204,14 @@ class PlaceFinder {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
+
+  // From a register, because the compiler repeats a number in each round of a loop instead of storing the result.
+  template <typename N>
+  static N all(const typename N::Register& each) {
+    N out;
+    N::each_register([&](int i) { out.part[i] = each; });
+    return out;
+  }
 
   template <int64_t Edges>
   SomeLanes find_first(const V& x, const V& slip, Places& place) const {
@@ -207,8 +223,11 @@ class PlaceFinder {
     return compare(x, first_, lo_, hi_, place_, slip, place);
   }
 
-  SomeLanes find_second(const V& x, const V& slip, Places& place) const {
-    if (!is_even_) return compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip, place);
+  // slip(along, angle): the errors of the numbers, if lengths and directions of the line of sight have these errors.
+  template <int64_t Edges, typename Slip>
+  SomeLanes find_second(const V& x, const Slip& slip, Places& place) const {
+    if (Edges == uneven)
+      return compare(x, second_, bins_.lo_b, bins_.hi_b, place_b_, slip(errors_.along, errors_.angle), place);
     return step(x, slip, place);
   }
 
@@ -253,20 +272,21 @@ class PlaceFinder {
   }
 
   // The same for evenly spaced edges, plus `steps_.first`.
-  SomeLanes step(const V& x, const V& slip, Places& place) const {
-    const V steps = sum_of_product(x, V(steps_.per_step), V(steps_.origin));
-    const Places lower(steps_.lower), upper(steps_.upper), digits(steps_.digits), whole((1 << steps_.digits) - 1);
-    Places tolerance(steps_.tolerance), limit(2 * steps_.tolerance), fraction;
-    if (has_slip_) {
-      tolerance = tolerance + steps_.rounded_up(slip);
+  template <typename Slip>
+  SomeLanes step(const V& x, const Slip& slip, Places& place) const {
+    const V steps = sum_of_product(x, all<V>(per_step_), all<V>(origin_));
+    const Places lower = all<Places>(lower_), upper = all<Places>(upper_), whole = all<Places>(whole_);
+    Places tolerance{}, limit = all<Places>(limit_), fraction;
+    if (Mode == PairMode::distance_cosine && has_slip_) {
+      tolerance = whole_part(minimum(slip(slip_along_, slip_angle_), V(slip_angle_ + steps_.unit)));
       limit = tolerance + tolerance;
     }
     V::each_register([&](int i) {
       auto bits = (Places::Register)steps.part[i];
       bits = bits < lower.part[i] ? lower.part[i] : bits;
       bits = bits > upper.part[i] ? upper.part[i] : bits;
-      bits += tolerance.part[i];
-      place.part[i] = bits >> digits.part[i];
+      if (Mode == PairMode::distance_cosine) bits += tolerance.part[i];
+      place.part[i] = bits >> steps_.digits;
       fraction.part[i] = bits & whole.part[i];
     });
     return below(fraction, limit);
@@ -275,13 +295,17 @@ class PlaceFinder {
   const Bins bins_;
   const EdgeBounds<float> first_, second_;
   const bool is_even_;
-  const StepBits steps_;
   const PairErrors<float> errors_;
-  const bool has_slip_;  // whether values of the second quantity have errors in addition to the tolerance of the edges
+  const StepBits steps_;
+  const bool has_slip_;  // whether cosines have errors in addition to the tolerance of the edges
   const int32_t *const place_, *const place_b_;
+  const float slip_along_, slip_angle_;  // these errors in the bits of steps, with the tolerance
   // Whether pairs may be so close that squares have lost digits. In no bin are the pairs within the first edge.
   const bool may_vanish_;
   int64_t lo_, hi_;
+  // Of steps. Without errors of cosines, the origin and the limits include the tolerance.
+  V::Register per_step_, origin_;
+  Places::Register lower_, upper_, whole_, limit_;
 #if defined(__AVX2__) && !defined(__AVX512F__)
   __m256 surely_;
   __m256i few_places_;

@@ -52,6 +52,14 @@ inline int64_t keep_lanes(const Lanes<double>& values, uint32_t mask, double* to
   _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(low), (__m512d)values.part[0]));
   to += __builtin_popcount(low);
   _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(mask >> 8), (__m512d)values.part[1]));
+#elif defined(__AVX2__)
+  Lanes<double>::each_register([&](int i) {
+    const uint32_t part_mask = mask >> 4 * i & 0xf;
+    const __m256i kept =
+        _mm256_permutevar8x32_epi32((__m256i)values.part[i], chosen_lanes.in_order(_pdep_u32(part_mask, 0x55) * 3));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), kept);
+    to += __builtin_popcount(part_mask);
+  });
 #else
   double all[lanes];
   store<double>(values, all);

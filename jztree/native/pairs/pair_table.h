@@ -60,8 +60,8 @@ class PairTable {
     }
   }
 
-  // The counts of one place of the second quantity.
-  int64_t* column(int64_t second) { return here_.data() + second; }
+  // The counts from a place on.
+  int64_t* counts(int64_t place) { return here_.data() + place; }
 
   void add(int64_t place, int64_t number, double weight) {
     here_[static_cast<size_t>(place)] += number;
