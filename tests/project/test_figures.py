@@ -244,7 +244,7 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         (r"kNN and friends-of-friends take (\S+) times as long as with one", lambda: two_threads_over_one()[1:]),
         (r"the ratios of their six rows are (\S+) to ([\d.]+\d)", range_in_float64),
         (
-            r"in float32 are (\S+) to (\S+) for the clustered box without weights, and (\S+) to (\S+) for the survey",
+            r"in float32 are (\S+) to (\S+) for the clustered box, and (\S+) to (\S+) for the survey",
             lambda: range_with_avx2("a clustered box") + range_with_avx2("a survey"),
         ),
         (r"spends (\S+) ms on its own kNN with k=8, (\S+) ms on .* and (\S+) ms on messages", of_most_ranks),
