@@ -1,11 +1,13 @@
 """Speed on one CPU compared with other libraries: a table of typical tasks, and time against N, k and threads.
 
     python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick] [--only TEXT]
+    JZTREE_INSTRUCTION_SET=x86-64-v3 taskset -c 0 python checks/benchmarks/against_peers.py --cpu [...]
 
 Unless a case says otherwise, the input is float32. It is in random order. Results are in input order, and times include
 the tree. Each case alternates with its peers in one process, after compilation, because shared machines drift. Ratios
-are ratios of medians. The machine should otherwise be idle. Peers that are not installed are skipped (``pip install
---group benchmark`` installs them).
+are ratios of medians, or of the shortest CPU times of five calls with --cpu. The machine should otherwise be idle:
+other programs slow some libraries more than others, even in CPU seconds. Peers that are not installed are skipped
+(``pip install --group benchmark`` installs them).
 """
 
 import argparse
@@ -20,7 +22,7 @@ import jax
 import numpy as np
 import peers
 from inputs import linking_length, uniform
-from timing import Call, append_record, machine, seconds, timed
+from timing import Call, append_record, least_cpu_seconds, machine, seconds, timed
 
 import jztree as jz
 from jztree_utils import hdbscan, ics, io
@@ -258,8 +260,8 @@ def sort_case(n: int) -> Case:
     return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), "lexsort", peers.lexsort(pos), 8.0)
 
 
-def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
-    """Measure in order the rows of the table whose names contain the text ``only``."""
+def table(snapshot: Path | None, large: int, only: str, cpu: bool) -> Iterator[dict[str, Any]]:
+    """Measure in order the rows of the table whose names contain the text ``only``. cpu: in CPU seconds of 5 runs."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot), pair_cases_in_both_precisions())
     groups = fof_cases(), tree_cases(), cluster_cases(), peak_cases()
     for cases in (knn_cases(large), *groups, *radius, snapshot_cases(snapshot), [sort_case(large)]):
@@ -267,8 +269,10 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
             if only not in case.name:
                 continue
             peer_calls = {} if case.theirs is None else {case.peer: case.theirs}
-            result = seconds({"jztree": case.ours} | peer_calls, case.runs)
-            row: dict[str, Any] = {"case": case.name, "seconds": result, "aim": case.aim, "peer": case.peer}
+            calls = {"jztree": case.ours} | peer_calls
+            result = least_cpu_seconds(calls, 5) if cpu else seconds(calls, case.runs)
+            name = f"{case.name}, CPU seconds" if cpu else case.name
+            row: dict[str, Any] = {"case": name, "seconds": result, "aim": case.aim, "peer": case.peer}
             if peer_calls:
                 row["ratio"] = result[case.peer] / result["jztree"]
             yield row
@@ -351,12 +355,13 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, help="draw time against N, k and threads in this folder")
     parser.add_argument("--quick", action="store_true", help="measure only the table, with at most 1e6 points")
     parser.add_argument("--only", default="", help="measure only the rows of the table whose names contain this text")
+    parser.add_argument("--cpu", action="store_true", help="compare CPU seconds in the table")
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "small": small(), "table": [], "sweeps": []}
     print(json.dumps(results["machine"]))
     for name, value in results["small"].items():
         print(f"{name}: {value * 1000:.3g} ms")
-    for row in table(arguments.snapshot, 10**6 if arguments.quick else 10**7, arguments.only):
+    for row in table(arguments.snapshot, 10**6 if arguments.quick else 10**7, arguments.only, arguments.cpu):
         results["table"].append(row)
         show(row)
     if not arguments.quick and not arguments.only:

@@ -1,6 +1,6 @@
 """The same tasks with other libraries, each as a call that builds its tree and searches. None: not installed.
 
-All use as many threads as our library, unless another number is given.
+All use as many threads as our library, unless another number is given, and Corrfunc its instruction set.
 """
 
 # ruff: noqa: PLC0415 - every peer is optional
@@ -14,12 +14,18 @@ from timing import Call
 from jztree import kernels
 
 Peers = dict[str, Call | None]
+# Corrfunc's names of our instruction sets.
+_CORRFUNC_SETS = {"x86-64-v2": "sse42", "x86-64-v3": "avx", "x86-64-v4": "avx512f"}
 
 
 def our_threads() -> int:
     """Return the number of threads of one of our devices."""
     jax.devices()
     return int(kernels.native_info()["num_threads"])
+
+
+def _corrfunc_set() -> str:
+    return _CORRFUNC_SETS.get(kernels.native_info()["instruction_set"], "fastest")
 
 
 def _if_installed(make: Callable[[], Call]) -> Call | None:
@@ -149,7 +155,9 @@ def corrfunc(
         from Corrfunc import theory
 
         columns = list(np.ascontiguousarray(pos.T))
-        options = {"boxsize": boxsize} | ({} if weight is None else {"weights1": weight, "weight_type": "pair_product"})
+        options = {"boxsize": boxsize, "isa": _corrfunc_set()} | (
+            {} if weight is None else {"weights1": weight, "weight_type": "pair_product"}
+        )
         if mode == "rp_pi":
             return lambda: theory.DDrppi(1, our_threads(), float(bins_b), edges, *columns, **options)
         if mode == "s_mu":
@@ -168,11 +176,10 @@ def corrfunc_survey(
         from Corrfunc import mocks
 
         columns = [np.ascontiguousarray(column, dtype) for column in (*sky.T, distance)]
+        options = {"is_comoving_dist": True, "isa": _corrfunc_set()}
         if mode == "rp_pi":
-            return lambda: mocks.DDrppi_mocks(
-                1, 1, our_threads(), float(bins_b), edges, *columns, is_comoving_dist=True
-            )
-        return lambda: mocks.DDsmu_mocks(1, 1, our_threads(), 1.0, bins_b, edges, *columns, is_comoving_dist=True)
+            return lambda: mocks.DDrppi_mocks(1, 1, our_threads(), float(bins_b), edges, *columns, **options)
+        return lambda: mocks.DDsmu_mocks(1, 1, our_threads(), 1.0, bins_b, edges, *columns, **options)
 
     return _if_installed(make)
 
