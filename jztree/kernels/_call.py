@@ -129,6 +129,7 @@ def refusing(target: str, array: jax.Array) -> jax.Array:
 
 @refusing.defjvp
 def refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
+    """Raise ValueError: the result of the kernel has no derivative."""
     raise ValueError(
         f"the result of the native kernel {target!r} has no derivative; put jax.lax.stop_gradient around its arguments "
         "if they are constant."

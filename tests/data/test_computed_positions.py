@@ -126,10 +126,10 @@ def test_catalogue_inside_user_shard_map(cls: Any, ndev: int) -> None:
         return partf, cata
 
     partf, cata = mapped(groups, part, ndev)
-    given = plain(part)
+    particles = plain(part)
     if cls is LightCone:
-        given = WithLight(given.pos, given.mass, given.vel, part.v_rad, part.zplus1)
-    _, expected = jz.fof.fof_and_catalogue.jit(given, RLINK, BOX, CFG)
+        particles = WithLight(particles.pos, particles.mass, particles.vel, part.v_rad, part.zplus1)
+    _, expected = jz.fof.fof_and_catalogue.jit(particles, RLINK, BOX, CFG)
     rows = [slice(i * len(cata.count) // ndev, i * len(cata.count) // ndev + cata.ngroups[i]) for i in range(ndev)]
     for name in ("count", "com_pos", "com_vel", "mass", "v_rad", "scale_factor"):
         column, right = getattr(cata, name), getattr(expected, name)

@@ -61,14 +61,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     kind = pick(random, "knn", "knn", "fof", "catalogue")
     deal = DEAL.format(ndev=ndev, rows=ROWS)
     k, queries = int(pick(random, 1, 4, 9)), bool(random.random() < 0.5)
-    each = kind == "fof" and bool(random.random() < 0.5)
+    per_row = kind == "fof" and bool(random.random() < 0.5)
     for _ in range(_CASES):
         counts = dealt_counts(random, ndev)
         # Use the values of fof, with all rows in use; kNN does not use the linking length.
-        values = fof.set_of(random, x64, dtype, sum(counts), dims, each=each)
+        values = fof.set_of(random, x64, dtype, sum(counts), dims, per_row=per_row)
         values["pos"] = np.where(np.isfinite(values["pos"]), values["pos"], 0).astype(dtype)
         values |= {"counts": counts, "num": sum(counts)}
-        rows = {"counts": ("pos", "rlink") if each else ("pos",)}
+        rows = {"counts": ("pos", "rlink") if per_row else ("pos",)}
         if kind == "knn":
             del values["rlink"]
             if queries:

@@ -34,25 +34,31 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     order = pick(random, "z", "input") if method != "sorted" else "z"
     lines = _CALLS[method].format(part=_PART, order=order)
     setup = _TRACED.format(order=order) if method == "traced" else ""
-    each = bool(random.random() < 0.4)
+    per_row = bool(random.random() < 0.4)
     for _ in inputs.cases(method):
-        values = set_of(random, x64, dtype, rows, dims, method == "traced", each)
+        values = set_of(random, x64, dtype, rows, dims, method == "traced", per_row)
         yield Case(
-            lines, values, partial(_judge, order, x64), {"num": ("pos", "rlink") if each else ("pos",)}, setup, x64
+            lines, values, partial(_judge, order, x64), {"num": ("pos", "rlink") if per_row else ("pos",)}, setup, x64
         )
 
 
 def set_of(
-    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False, each: bool = False
+    random: np.random.Generator,
+    x64: bool,
+    dtype: Any,
+    rows: int,
+    dims: int,
+    traced: bool = False,
+    per_row: bool = False,
 ) -> dict[str, Any]:
     """Return positions, their number, a box and linking lengths, which sometimes must be refused.
 
-    each: whether every row has its own length.
+    per_row: whether every row has its own length.
     """
     kind = np.float64 if x64 else np.float32
     points = inputs.points(random, rows, dims, dtype, kind if traced else None)
     rlink: Any = linking_length(random, points.pos[: points.num], points.sides, points.length)
-    if each:
+    if per_row:
         rlink = _lengths(random, points, rows, rlink)
     if traced:
         with np.errstate(over="ignore", under="ignore"):
