@@ -20,7 +20,7 @@ inline Lanes<float> inverse_of_root(const Lanes<float>& x) {
 inline Lanes<double> inverse_of_root(const Lanes<double>& x) { return Lanes<double>(1.) / square_root(x); }
 
 // With all softenings, and 0 at distance 0 without softening. r2: squared distances plus Plummer's squared softening.
-inline Attraction<Lanes<double>> softened(const Lanes<double>& r2, double reach) {
+JZTREE_INLINE inline Attraction<Lanes<double>> softened(const Lanes<double>& r2, double reach) {
   using V = Lanes<double>;
   const auto separate = V{} < r2;
   const V inverse = choose(separate, inverse_of_root(choose(separate, r2, V(1.))), V{});

@@ -474,6 +474,7 @@ class RunSums {
   void add_near(int64_t from, int64_t to) {
     using V = Lanes<double>;
     const V softening2(softening_.length2), none{};
+    const bool has_shares = nearest_.is_softened || nearest_.only;
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       for (int d = 0; d < D; ++d) load(wide_place_[d] + i, x[d]);
@@ -481,19 +482,15 @@ class RunSums {
       for (int d = 0; d < D; ++d) load(acceleration[d] + i, sums[d]);
       const V target = places<double>() + V(static_cast<double>(begin_ + i));
       for (int64_t row = from; row < to; ++row) {
-        V away[D], least(1.), square{};
+        V away[D], least(1.), share(1.), square{};
         for (int d = 0; d < D; ++d) {
           const double place = tree_.place[at(row * D + d)];
           away[d] = V(place + shift_[d]) - x[d];
-          if (nearest_.is_softened || nearest_.only)
-            least = smaller(least, nearest_.depth(V(place) - x[d], shift_[d], d));
-        }
-        const V share = shares_of(x, row, least);
-        V r2 = nearest_.is_softened ? choose(none < share, softening2, none) : softening2;
-        for (int d = 0; d < D; ++d) {
-          r2 = r2 + away[d] * away[d];
           square = square + away[d] * away[d];
+          if (has_shares) least = smaller(least, nearest_.depth(V(place) - x[d], shift_[d], d));
         }
+        if (has_shares) share = shares_of(x, row, least);
+        const V r2 = square + (nearest_.is_softened ? choose(none < share, softening2, none) : softening2);
         Attraction<V> pair = softened(r2, softening_.reach);
         if (nearest_.is_softened && has_halfway(least))  // not at small distances, where forces may be infinite
           pair = mean(share, pair, softened(choose(share < V(1.), square, V(1.)), softening_.reach));
