@@ -472,9 +472,20 @@ class RunSums {
   // In float64, with all softenings, and without the pair of a particle with itself.
   template <bool Accelerate>
   void add_near(int64_t from, int64_t to) {
+    if (nearest_.is_softened || nearest_.only) {
+      add_near_with<Accelerate, true>(from, to);
+    } else {
+      add_near_with<Accelerate, false>(from, to);
+    }
+  }
+
+  // HasShares: whether only nearest images are softened, or only they count. A template, because merged loops are
+  // slower, and GCC warns about them wrongly.
+  template <bool Accelerate, bool HasShares>
+  void add_near_with(int64_t from, int64_t to) {
     using V = Lanes<double>;
+    const bool parted = HasShares && nearest_.is_softened;
     const V softening2(softening_.length2), none{};
-    const bool has_shares = nearest_.is_softened || nearest_.only;
     for (int64_t i = 0; i < count(); i += lanes) {
       V x[D], sums[D + 1];
       for (int d = 0; d < D; ++d) load(wide_place_[d] + i, x[d]);
@@ -487,16 +498,16 @@ class RunSums {
           const double place = tree_.place[at(row * D + d)];
           away[d] = V(place + shift_[d]) - x[d];
           square = square + away[d] * away[d];
-          if (has_shares) least = smaller(least, nearest_.depth(V(place) - x[d], shift_[d], d));
+          if (HasShares) least = smaller(least, nearest_.depth(V(place) - x[d], shift_[d], d));
         }
-        if (has_shares) share = shares_of(x, row, least);
-        const V r2 = square + (nearest_.is_softened ? choose(none < share, softening2, none) : softening2);
+        if (HasShares) share = shares_of(x, row, least);
+        const V r2 = square + (parted ? choose(none < share, softening2, none) : softening2);
         Attraction<V> pair = softened(r2, softening_.reach);
-        if (nearest_.is_softened && has_halfway(least))  // not at small distances, where forces may be infinite
-          pair = mean(share, pair, softened(choose(share < V(1.), square, V(1.)), softening_.reach));
+        if (parted && has_halfway(least))  // not at small distances, where forces may be infinite
+          pair = shared(share, pair, square);
         const V weight(tree_.weight[at(row)]);
         V mass = shifted_ ? weight : choose(target == V(static_cast<double>(row)), none, weight);
-        if (nearest_.only) mass = mass * share;
+        if (HasShares && nearest_.only) mass = mass * share;
         sums[D] = sums[D] + pair.potential * mass;
         if (!Accelerate) continue;
         for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
@@ -504,6 +515,14 @@ class RunSums {
       for (int d = 0; d < D; ++d) store(sums[d], acceleration[d] + i);
       store(sums[D], potential + i);
     }
+  }
+
+  // Only a share of the pair is softened. In its own function, so that the compiler inlines the attraction of all
+  // pairs.
+  JZTREE_APART Attraction<Lanes<double>> shared(const Lanes<double>& share, const Attraction<Lanes<double>>& pair,
+                                                const Lanes<double>& square) const {
+    using V = Lanes<double>;
+    return mean(share, pair, softened(choose(share < V(1.), square, V(1.)), softening_.reach));
   }
 
   bool has_halfway(const Lanes<double>& least) const {
