@@ -111,7 +111,8 @@ class _Judge:
         potential, acceleration, norm = ewald_sums(pos, mass, box, np.arange(num), softening, self.spline)
         shortest = min(box)
         # Forces of images half a box away have no direction, and the oracle chooses one.
-        is_halfway = (np.abs(np.abs(away) / box - 0.5) < 1e-6).any(axis=-1)
+        width = 1e-6 if values["pos"].dtype == np.float32 else 1e-14
+        is_halfway = (np.abs(np.abs(away) / box - 0.5) < width).any(axis=-1)
         undefined = (is_halfway & pairs).any(axis=1) & (softening > 0)
         strength[undefined] = np.inf
         return potential, acceleration, norm + mass.sum() / shortest, strength + mass.sum() / shortest**2

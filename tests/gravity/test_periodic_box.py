@@ -96,6 +96,20 @@ def test_softened_lattices_have_no_accelerations(cells: int, softening: float, d
     assert np.abs(jz.acceleration(pos, **how)).max() < 1e-6 * len(pos)
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize("num", [2, 600])
+@pytest.mark.parametrize(("dtype", "gap"), [(np.float64, 3e-7), (np.float64, 1e-12), (np.float32, 2e-6)])
+def test_only_sources_within_rounding_of_half_the_box_have_two_nearest_images(
+    dtype: Any, gap: float, num: int, x64: None
+) -> None:
+    pos = (uniform(num) / 8).astype(dtype)
+    pos[1::2] = pos[::2] + np.array([0.5 - gap, 0.0, 0.0], dtype)
+    rows = np.arange(0, num, max(1, num // 20))
+    _, acceleration, norm = ewald_sums(pos, np.ones(num), 1.0, rows, 0.3)
+    result = jz.acceleration(pos, boxsize=1.0, softening=0.3, error=1e-9)[rows]
+    np.testing.assert_allclose(result, acceleration, atol=(1e-7 if dtype == np.float64 else 1e-5) * norm.max())
+
+
 def test_madelung_constant_of_rock_salt(x64: None) -> None:
     """Ions of one sign are a face-centred lattice, and all ions are a cubic one of half the side."""
     of_one_sign = float(jz.potential(lattice(1, CUBIC, *FACES), boxsize=1.0, error=1e-9)[0])

@@ -102,8 +102,9 @@ struct RunBox {
   }
 };
 
-// Relative to half a period; above the rounding of positions in float32.
-constexpr double halfway_width = 1e-6;
+// Relative to half a period; above the rounding of positions in T.
+template <typename T>
+constexpr double halfway_width = sizeof(T) == sizeof(float) ? 1e-6 : 1e-14;
 
 // Which particles of a source are the nearest images for particles of a run.
 enum class Nearest { all, some, none };
@@ -115,12 +116,16 @@ struct NearestImages {
   double length2 = 0;
   bool is_softened = false;  // while other images are not
   bool only = false;
-  double half[D];  // half the period, or infinity; no farther particle is the nearest image
+  double halfway = 0;  // relative to `half`; sources that are this close to half a period away have two nearest images
+  double half[D];      // half the period, or infinity; no farther particle is the nearest image
 
   NearestImages() = default;
-  // period: 0 in open dimensions. all: whether all images count.
-  JZTREE_BOTH NearestImages(const double* period, bool only_nearest, bool all, const Softening& softening)
-      : length2(softening.length2), is_softened(all && softening.length2 > 0), only(only_nearest) {
+  // period: 0 in open dimensions. all: whether all images count. width: halfway_width of the positions.
+  JZTREE_BOTH NearestImages(const double* period, bool only_nearest, bool all, const Softening& softening, double width)
+      : length2(softening.length2),
+        is_softened(all && softening.length2 > 0),
+        only(only_nearest),
+        halfway(is_softened ? width : 0) {
     for (int d = 0; d < D; ++d) half[d] = period[d] > 0 ? period[d] / 2 : std::numeric_limits<double>::infinity();
   }
 
@@ -129,8 +134,8 @@ struct NearestImages {
     for (int d = 0; d < D && (is_softened || only); ++d) {
       const double distance = std::fabs(centre[d] - box.middle[d]);
       const double extent = ((box.upper[d] - box.lower[d]) / 2 + reach) * (1 + 1e-12);
-      if (distance - extent > half[d] * (1 + halfway_width)) return Nearest::none;
-      every = every && distance + extent < half[d] * (1 - halfway_width);
+      if (distance - extent > half[d] * (1 + halfway_width<float>)) return Nearest::none;
+      every = every && distance + extent < half[d] * (1 - halfway_width<float>);
     }
     return every ? Nearest::all : Nearest::some;
   }
@@ -152,10 +157,9 @@ struct NearestImages {
   // counts as half a period if images only differ in softening.
   template <typename V>
   JZTREE_BOTH V share(const V& depth) const {
-    const V none(0.), width(halfway());
+    const V none(0.), width(halfway);
     return choose(depth > width, V(1.), choose(depth < -width, none, V(0.5)));
   }
-  JZTREE_BOTH double halfway() const { return is_softened ? halfway_width : 0; }
 
   // The squared softening of a node. If only some of its particles are softened, its centre decides, so at most one of
   // its images counts as softened.

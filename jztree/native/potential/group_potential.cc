@@ -86,7 +86,8 @@ class GroupSums {
 
   template <typename Real>
   void sum_runs(int64_t g, const GroupTree<D>& tree, const ImageField& images, int64_t from, int64_t to) {
-    auto sums = std::make_unique<RunSums<D, Real>>(tree, images, Softening(tree.softening, in_.spline), error_);
+    const Softening softening(tree.softening, in_.spline);
+    auto sums = std::make_unique<RunSums<D, Real>>(tree, images, softening, halfway_width<T>, error_);
     for (int64_t i = from; i < to; ++i) {
       const Run run = tree.run(i);
       if (in_.acceleration.data) {

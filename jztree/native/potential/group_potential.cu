@@ -22,15 +22,16 @@ template <int D>
 struct ParticleSums {
   double place[D], potential, acceleration[D];
 
+  // halfway: halfway_width of the positions.
   __device__ void add(const double* source, double weight, bool is_self, const Softening& softening,
-                      const double* period, const EwaldSum* ewald) {
+                      const double* period, double halfway, const EwaldSum* ewald) {
     if (is_self && !ewald) return;
     double away[D], bare2 = 0;
     bool is_halfway[D];
     for (int d = 0; d < D; ++d) {
       away[d] = GroupRows<D>::nearest(source[d] - place[d], period[d]);
       bare2 += away[d] * away[d];
-      is_halfway[d] = ewald && 2 * std::fabs(away[d]) >= period[d] * (1 - halfway_width);
+      is_halfway[d] = ewald && 2 * std::fabs(away[d]) >= period[d] * (1 - halfway);
     }
     if (ewald) ewald->add(away, weight, potential, acceleration);
     if (is_self) return;
@@ -59,7 +60,8 @@ __global__ void sum_groups(const __grid_constant__ GroupSums<D, T> sums_of) {
   for (int d = 0; d < D && has_images; ++d) sides[d % 3] = period[d];
   const EwaldSum ewald(sides);
   for (int64_t source = g < 0 ? 0 : in.begin(g), end = g < 0 ? 0 : in.end(g); source < end; ++source)
-    sums.add(in.place + source * D, in.weight[source], source == row, softening, period, has_images ? &ewald : nullptr);
+    sums.add(in.place + source * D, in.weight[source], source == row, softening, period, halfway_width<T>,
+             has_images ? &ewald : nullptr);
   // Devices add the bits of their results, so a row that another device sums must be 0 and not -0.
   sums_of.potential[row] = g < 0 ? T{0} : static_cast<T>(-sums.potential);
   for (int d = 0; d < D && sums_of.acceleration; ++d)

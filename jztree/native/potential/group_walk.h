@@ -47,12 +47,13 @@ class RunSums {
  public:
   static_assert(D <= ImageField::max_dims);
 
-  RunSums(const GroupTree<D>& tree, const ImageField& images, const Softening& softening, double error)
+  // halfway: halfway_width of the positions.
+  RunSums(const GroupTree<D>& tree, const ImageField& images, const Softening& softening, double halfway, double error)
       : tree_(tree),
         images_(images),
         softening_(softening),
         narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0),
-        nearest_(images.period(), images.only_nearest(), !images.is_open(), softening) {}
+        nearest_(images.period(), images.only_nearest(), !images.is_open(), softening, halfway) {}
 
   // Sum over all particles of the group for the particles of a run.
   template <bool Accelerate>
@@ -419,8 +420,7 @@ class RunSums {
   void add_close_with(int64_t from, int64_t to) {
     using V = Lanes<Real>;
     const V near2(static_cast<Real>(box_.near2)), all_softening2(static_cast<Real>(softening_.length2)), none{};
-    // Twice the width, because `Real` rounds places.
-    const V halfway(static_cast<Real>(2 * halfway_width));
+    const V halfway(static_cast<Real>(nearest_.halfway + halfway_width<Real>));  // `Real` rounds places
     Real inverse_half[D];
     for (int d = 0; d < D; ++d) inverse_half[d] = static_cast<Real>(1 / nearest_.half[d]);
     for (int64_t i = 0; i < count(); i += lanes) {
@@ -526,7 +526,7 @@ class RunSums {
   }
 
   bool has_halfway(const Lanes<double>& least) const {
-    const Lanes<double> width(nearest_.halfway());
+    const Lanes<double> width(nearest_.halfway);
     return (lanes_at_most(least, width) & lanes_at_most(-width, least)) != 0;
   }
 

@@ -40,9 +40,10 @@ class WarpSums {
  public:
   double potential, acceleration[D];
 
-  // root: the last node of the tree.
+  // root: the last node of the tree. halfway: halfway_width of the positions.
   __device__ WarpSums(const GravityNodes<D>& tree, int32_t root, const Softening& softening, bool has_negative,
-                      double error, const ImageGrid* grid, const double* wide_period, WalkMemory<D, Real>& memory)
+                      double error, double halfway, const ImageGrid* grid, const double* wide_period,
+                      WalkMemory<D, Real>& memory)
       : tree_(tree),
         root_(root),
         softening_(softening),
@@ -54,9 +55,9 @@ class WarpSums {
     if (Images && grid) {
       double period[D];
       for (int d = 0; d < D; ++d) period[d] = grid->period[d % 3];
-      nearest_ = NearestImages<D>(period, false, true, softening);
+      nearest_ = NearestImages<D>(period, false, true, softening, halfway);
     } else if (Images) {
-      nearest_ = NearestImages<D>(wide_period, true, false, softening);
+      nearest_ = NearestImages<D>(wide_period, true, false, softening, halfway);
     }
   }
 
@@ -349,6 +350,7 @@ struct FieldResults {
   void *potential, *acceleration;
   bool wide;
 
+  __device__ double halfway() const { return wide ? halfway_width<double> : halfway_width<float>; }
   __device__ void write(void* values, int64_t i, double value) const {
     if (wide) {
       static_cast<double*>(values)[i] = value;
@@ -379,8 +381,8 @@ __global__ void __launch_bounds__(128)
   auto* memory = reinterpret_cast<WalkMemory<D, Real>*>(dynamic_shared() + threadIdx.x / warp_size * warp_bytes);
   const double* other_images = Images && all_images ? images.sums + begin * 4 : nullptr;
   WarpSums<D, Real, Images> sums(tree, static_cast<int32_t>(nodes - 1), Softening(frame.softening, spline),
-                                 frame.has_negative, error, all_images ? images.grid : nullptr, frame.wide_period,
-                                 *memory);
+                                 frame.has_negative, error, results.halfway(), all_images ? images.grid : nullptr,
+                                 frame.wide_period, *memory);
   const GravityNode<D>& run = tree.nodes[nodes_of_plane(rows, 0) + number];
   const int64_t count = run.end - run.begin, tiles = (count + warp_size - 1) / warp_size;
   const double unit = frame.length_factor / frame.mass_factor;
