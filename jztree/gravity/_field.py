@@ -104,7 +104,7 @@ def potential(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
-            is negative or NaN, a label is invalid, or a potential is outside the range of its dtype.
+            is negative or NaN, a label is invalid, or a potential exceeds its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
@@ -166,7 +166,7 @@ def acceleration(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
-            is negative or NaN, a label is invalid, or an acceleration is outside the range of its dtype.
+            is negative or NaN, a label is invalid, or an acceleration exceeds its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
