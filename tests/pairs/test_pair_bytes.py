@@ -1,4 +1,4 @@
-"""Pairs of two small sets far from each other, which bytes count with AVX2 if their bins are few."""
+"""Pairs of two small sets, which bytes or words of 16 bits count with AVX2 if their bins are few."""
 
 from typing import Any
 
@@ -57,3 +57,18 @@ def test_padding_is_in_no_bin(mode: str, along: int, dtype: Any) -> None:
         options = {"mode": mode, "edges_b": edges_b}
         for edges in ([0.0, 4.9, 13.1, 30.0], [1.0, 5.0, np.inf]):
             assert_counts(pair_counts(pos, edges, queries=queries, **options), brute(pos, queries, edges, **options))
+
+
+@pytest.mark.parametrize("unit", [2.0**-60, 1.0, 2.0**50])
+@pytest.mark.parametrize("extent", [2, 16, 256])
+@pytest.mark.parametrize("along", [0, 192])
+@pytest.mark.fast
+def test_distances_of_pairs_close_to_a_few_edges(along: int, extent: int, unit: float, dtype: Any) -> None:
+    pos, queries = (x * dtype(unit) for x in grids(dtype, extent, along))
+    distances = np.unique(np.linalg.norm(pos[:, None].astype(float) - queries.astype(float), axis=-1))
+    random = np.random.default_rng(extent)
+    for count in (1, 2, 3, 3, 3, 4, 4, 4, 7):
+        chosen = np.sort(random.choice(distances[distances > 0], count))
+        for factor in (1 - 1e-9, 1 + 1e-9, 1 - 1e-6, 1 + 1e-6):
+            edges = np.unique([0.0, *(chosen * factor), 2 * distances[-1]])
+            assert_counts(pair_counts(pos, edges, queries=queries), brute(pos, queries, edges))

@@ -21,6 +21,7 @@
 #include "pair_problem.h"
 #include "pair_squares.h"
 #include "pair_table.h"
+#include "pair_words.h"
 
 namespace jztree {
 
@@ -41,6 +42,9 @@ class LeafPairs {
         leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.max_leaf),
         edges_(problem),
         squares_(static_cast<size_t>(problem.first.count)),
+#if defined(__AVX2__) && !defined(__AVX512F__)
+        words_(sighted ? 0 : problem.max_leaf),
+#endif
         first_place_(multiples(problem.first.count, problem.second.count + 1, -first_bits())),
         second_place_(multiples(problem.second.count, 1, first_bits())),
         row_(static_cast<size_t>(problem.max_leaf + lanes)),
@@ -49,7 +53,8 @@ class LeafPairs {
         candidates_(row_.size()),
         place_(row_.size() * lanes),
         weight_b_(table.weighted() ? row_.size() : 0),
-        weights_(table.weighted() ? place_.size() : 0) {}
+        weights_(table.weighted() ? place_.size() : 0) {
+  }
 
   // Count the pairs of leaf a of one set and leaf b of the other. itself: both are the same leaf, and each of its pairs
   // counts once. mixed_regions: the regions differ from pair to pair.
@@ -324,7 +329,7 @@ class LeafPairs {
     const int32_t *row = row_.data() + first_row, *const end = row_.data() + tile.rows_end;
     for (; row < end; ++row) {
       V distance, along{};
-      block.template quantities<How, true>(*row, distance, along);
+      block.template quantities<How>(*row, distance, along);
       Places found;
       const uint32_t unsure = jztree::bits(finder.template find<false, Edges>(distance, along, found)) & valid;
       if (unsure != 0) found = decided<true>(found, unsure, row_a_ + *row, row_b_ + begin, distance, along);
@@ -405,6 +410,14 @@ class LeafPairs {
     // The number of compared pairs. If one edge contains every pair, this is the total number of pairs.
     int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
     float* squares = squares_.begin(bins.lo, bins.hi);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const int64_t edges = bins.hi - bins.lo;
+    if (!itself_ && How == Quantities::plain && rows_ >= PairWords<D>::min_rows && edges <= PairWords<D>::max_edges &&
+        leaves_.prepare(words_, edges_.first(), bins.lo, bins.hi)) {
+      count_words(std::make_integer_sequence<int, PairWords<D>::max_edges>{}, bins);
+      return add_compared<How>(bins, pairs);
+    }
+#endif
     // Pairs with separate images are rare, so they get no special code for few edges.
     switch (itself_ || How != Quantities::plain ? 0 : bins.hi - bins.lo) {
       case 1: compare_few<1>(bins); break;
@@ -425,7 +438,7 @@ class LeafPairs {
       const auto block = leaves_.template block<Quantities::plain>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along{};
-        block.template quantities<Quantities::plain, true>(*row, distance2, along);
+        block.template quantities<Quantities::plain>(*row, distance2, along);
         edges.add(distance2);
       }
       undecided_[static_cast<size_t>(begin / lanes)] = edges.has_undecided();
@@ -433,26 +446,72 @@ class LeafPairs {
     squares_.add(edges);
   }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  template <int... Less>
+  void count_words(std::integer_sequence<int, Less...>, const Bins& bins) {
+    ((bins.hi - bins.lo == Less + 1 ? compare_words<Less + 1>(bins) : void()), ...);
+  }
+
+  template <int Edges>
+  __attribute__((noinline, flatten)) void compare_words(const Bins& bins) {
+    const int32_t *const rows = row_.data(), *const end = rows + rows_;
+    for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes)
+      for (const int32_t* row = rows; row < end; row += PairWords<D>::rows_at_once) {
+        const int32_t* const next = std::min(row + PairWords<D>::rows_at_once, end);
+        if (!words_.template count<Edges>(row, next, begin)) count_exactly(row, next, begin, bins);
+      }
+    for (int edge = 0; edge < Edges; ++edge) squares_.add(bins.lo + edge, words_.within(edge));
+  }
+
+  // Count the pairs of some rows with `lanes` rows of the second leaf.
+  __attribute__((noinline, flatten)) void count_exactly(const int32_t* row, const int32_t* end, int64_t begin,
+                                                        const Bins& bins) {
+    const EdgeBounds<float> first = edges_.first();
+    const auto block = leaves_.template block<Quantities::plain>(begin);
+    for (; row < end; ++row) {
+      V distance2, along{};
+      block.template quantities<Quantities::plain>(*row, distance2, along);
+      for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
+        const uint32_t within = lanes_at_most(distance2, V(first.surely[edge]));
+        squares_.add(edge, __builtin_popcount(within));
+        for (uint32_t unsure = lanes_at_most(distance2, V(first.possibly[edge])) & ~within; unsure != 0;
+             unsure &= unsure - 1)
+          squares_.add(edge, lookup_.is_within(row_a_ + *row, row_b_ + begin + __builtin_ctz(unsure), edge));
+      }
+    }
+  }
+#endif
+
   template <Quantities How, bool Itself>
   __attribute__((flatten)) void compare_many(const Bins& bins, float* to) {
     const EdgeBounds<float> first = edges_.first();
-    // Pairs outside the last edge do not count. If no pair can be outside it, only padding is dropped: padding is
-    // farther than the largest finite number.
-    const V outermost(bins.hi == first.count ? first.outermost() : std::numeric_limits<float>::max());
+    // Pairs outside the last edge do not count, if pairs can be outside it.
+    const bool chooses = Itself || bins.hi == first.count;
+    const V outermost(first.outermost());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
-    std::fill(undecided_.begin(), undecided_.end(), uint8_t{1});
+    std::fill(undecided_.begin(), undecided_.end(), uint8_t{0});
+    uint8_t* undecided = undecided_.data();  // of the first block with squares in the buffer
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
       const auto block = leaves_.template block<How>(begin);
+      uint8_t* const block_undecided = undecided_.data() + begin / lanes;
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along{};
-        block.template quantities<How, true>(*row, distance2, along);
-        uint32_t candidates = lanes_at_most(distance2, outermost);
-        if (Itself) candidates &= behind(*row, begin);
-        to = squares_.put(distance2, candidates, to);
-        if (squares_.full(to)) to = squares_.sift(first.surely, first.possibly, to);
+        block.template quantities<How>(*row, distance2, along);
+        if (chooses) {
+          uint32_t candidates = lanes_at_most(distance2, outermost);
+          if (Itself) candidates &= behind(*row, begin);
+          to += keep_lanes(distance2, candidates, to);
+        } else {
+          store(distance2, to);
+          to += lanes;
+        }
+        if (!squares_.full(to)) continue;
+        if (squares_.sift(first.surely, first.possibly, to)) std::fill(undecided, block_undecided + 1, uint8_t{1});
+        to = squares_.start();
+        undecided = block_undecided;
       }
     }
-    squares_.sift(first.surely, first.possibly, to);
+    if (squares_.sift(first.surely, first.possibly, to)) std::fill(undecided, undecided_.data() + undecided_.size(), 1);
   }
 
   // Among the given rows of the first leaf, starting at `begin`, return those with pairs on both sides of an edge. The
@@ -507,7 +566,7 @@ class LeafPairs {
       for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
         if (!undecided_[static_cast<size_t>(begin / lanes)]) continue;
         V distance2, along{};
-        row.template quantities<How, true>(begin, distance2, along);
+        row.template quantities<How>(begin, distance2, along);
         uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
         for (; unsure != 0; unsure &= unsure - 1)
           within += lookup_.is_within(row_a_ + i, row_b_ + begin + __builtin_ctz(unsure), edge);
@@ -561,6 +620,9 @@ class LeafPairs {
   PairLeaves<Mode, D, T> leaves_;
   LeafEdges<Mode, D, T> edges_;
   PairSquares squares_;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  PairWords<D> words_;
+#endif
   const std::vector<int32_t> first_place_, second_place_;  // one for each edge, and one for values above the last
   // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;

@@ -87,6 +87,19 @@ class PairLeaves {
     if (to_middle_) note_lines_of_sight(a, b);
   }
 
+  // Prepare the squares of plain differences and the edges from `lo` to before `hi`; see PairWords::set.
+  template <typename Words>
+  bool prepare(Words& words, const EdgeBounds<float>& edges, int64_t lo, int64_t hi) const {
+    const float *a[D], *b[D];
+    float middle[D];
+    for (int d = 0; d < D; ++d) {
+      a[d] = a_[d].data(), b[d] = b_[d].data();
+      middle[d] = (a[d][count_a_ / 2] + (low_[d] + high_[d]) / 2) / 2;
+    }
+    return words.set(a, count_a_, b, count_b_, middle, edges.surely + lo, edges.possibly + lo,
+                     static_cast<int>(hi - lo));
+  }
+
   // Let `bounds` be those to `lanes` particles of the second leaf, starting at `begin`, until the next call of `set`.
   void aim_at_block(int64_t begin) {
     for (int d = 0; d < D; ++d) set_interval(b_[d].data() + begin, low_[d], high_[d]);
@@ -139,11 +152,11 @@ class PairLeaves {
 
     // To `lanes` particles of the second leaf, starting at `begin`: the first quantity, and the distance along the line
     // of sight. Infinite for padding.
-    template <Quantities How, bool Fused = false>
+    template <Quantities How>
     void quantities(int64_t begin, V& first, V& along) const {
       V x[D];
       for (int d = 0; d < D; ++d) load(b[d] + begin, x[d]);
-      find_quantities<How, Fused>(at, x, period, rest, first, along);
+      find_quantities<How>(at, x, period, rest, first, along);
     }
 
     // The squared distances, of plain differences.
@@ -174,11 +187,11 @@ class PairLeaves {
     const float* a[D];
 
     // The same from the i-th particle of the first leaf.
-    template <Quantities How, bool Fused = false>
+    template <Quantities How>
     void quantities(int64_t i, V& first, V& along) const {
       V at[D];
       for (int d = 0; d < D; ++d) at[d] = V(a[d][i]);
-      find_quantities<How, Fused>(at, x, period, rest, first, along);
+      find_quantities<How>(at, x, period, rest, first, along);
     }
   };
 
@@ -310,8 +323,8 @@ class PairLeaves {
   }
 
   // period: of the box, or with separate lines of sight the sum of both centres.
-  // Fused: the last bit may depend on the instruction set.
-  template <Quantities How, bool Fused>
+  // The last bits may depend on the instruction set.
+  template <Quantities How>
   static void find_quantities(const V (&at)[D], const V (&x)[D], const V (&period)[D], const V (&rest)[D], V& first,
                               V& along) {
     first = V{};
@@ -325,7 +338,7 @@ class PairLeaves {
         dot = dot + sum * difference;
       }
       if (Mode != PairMode::across_along || d < D - 1 || How == Quantities::sighted)
-        first = Fused && d > 0 ? sum_of_product(difference, difference, first) : first + difference * difference;
+        first = d > 0 ? sum_of_product(difference, difference, first) : difference * difference;
       if (Mode != PairMode::distance && d == D - 1) along = magnitude(difference);
     }
     if (Mode == PairMode::distance || How != Quantities::sighted) return;

@@ -1,9 +1,9 @@
 // Counts the squared distances within each of some edges.
 //
-// The squares are gathered in a small buffer and compared with one edge after the other, from the outermost inwards.
-// Squares within an edge are packed to the front of the buffer, so the next edge is compared only with those. In three
-// dimensions, few squares remain after a few edges. If there are only a few edges, squares are compared with each edge
-// and never stored.
+// The squares are gathered in a small buffer and compared with three edges at a time, from the outermost inwards.
+// Squares within the innermost of them are packed to the front of the buffer, and only these are compared with the next
+// edges. In three dimensions, few squares remain after a few edges. If there are only a few edges, squares are compared
+// with each edge and never stored.
 #pragma once
 
 #include <algorithm>
@@ -132,35 +132,25 @@ class PairSquares {
     lo_ = lo, hi_ = hi;
     std::fill(surely_.begin() + lo, surely_.begin() + hi, 0);
     std::fill(possibly_.begin() + lo, possibly_.begin() + hi, 0);
-    return kept_.data();
+    return start();
   }
+  float* start() { return kept_.data(); }
 
-  // Put the chosen squares at `end`, and return the new end.
-  static float* put(const V& squares, uint32_t mask, float* end) { return end + keep_lanes(squares, mask, end); }
   bool full(const float* end) const { return end > kept_.data() + room; }
 
-  // Compare the squares before `end`, and discard them. Returns the address for squares.
-  __attribute__((flatten)) float* sift(const float* surely, const float* possibly, float* end) {
-    float* const start = kept_.data();
-    for (int64_t edge = hi_ - 1; edge >= lo_ && end > start; --edge) {
-      const V surely_within(surely[edge]), possibly_within(possibly[edge]);
-      // The padding of the last vector is within no edge.
-      store<float>(V(std::numeric_limits<float>::infinity()), end);
-      float* packed = start;
-      int64_t sure_count = 0, possible_count = 0;
-      for (const float* from = start; from < end; from += lanes) {
-        V squares;
-        load(from, squares);
-        uint32_t within = lanes_at_most(squares, possibly_within);
-        sure_count += __builtin_popcount(lanes_at_most(squares, surely_within));
-        possible_count += __builtin_popcount(within);
-        packed += keep_lanes(squares, within, packed);
+  // Compare the squares before `end`, and discard them. Returns whether some are undecided.
+  bool sift(const float* surely, const float* possibly, float* end) {
+    bool has_undecided = false;
+    for (int64_t edge = hi_; edge > lo_ && end > start();) {
+      const int64_t edges = std::min<int64_t>(edge - lo_, edges_at_once);
+      edge -= edges;
+      switch (edges) {
+        case 1: has_undecided |= compare<1>(edge, surely + edge, possibly + edge, end); break;
+        case 2: has_undecided |= compare<2>(edge, surely + edge, possibly + edge, end); break;
+        default: has_undecided |= compare<edges_at_once>(edge, surely + edge, possibly + edge, end);
       }
-      surely_[static_cast<size_t>(edge)] += sure_count;
-      possibly_[static_cast<size_t>(edge)] += possible_count;
-      end = packed;
     }
-    return start;
+    return has_undecided;
   }
 
   // Add the counts of these edges.
@@ -173,12 +163,44 @@ class PairSquares {
     }
   }
 
+  // Add decided pairs.
+  void add(int64_t edge, int64_t pairs) {
+    surely_[static_cast<size_t>(edge)] += pairs;
+    possibly_[static_cast<size_t>(edge)] += pairs;
+  }
+
   // Since `begin`: the numbers of squares that are surely and possibly within each edge.
   int64_t surely(int64_t edge) const { return surely_[static_cast<size_t>(edge)]; }
   int64_t possibly(int64_t edge) const { return possibly_[static_cast<size_t>(edge)]; }
 
  private:
   static constexpr int64_t room = 2048;  // a quarter of the fastest cache
+  static constexpr int edges_at_once = 3;
+
+  // Count the squares before `end` within each of these edges. Only squares within the first edge stay in the buffer.
+  // Returns whether some are undecided.
+  template <int Edges>
+  __attribute__((flatten)) bool compare(int64_t edge, const float* surely, const float* possibly, float*& end) {
+    FewEdges<Edges> edges(surely, possibly);
+    // The padding of the last vector is within no edge.
+    store<float>(V(std::numeric_limits<float>::infinity()), end);
+    float* packed = start();
+    for (const float* from = start(); from < end; from += lanes) {
+      V squares;
+      load(from, squares);
+      edges.add(squares);
+      packed += keep_lanes(squares, lanes_at_most(squares, edges.possibly[0]), packed);
+    }
+    end = packed;
+    bool has_undecided = false;
+    for (int i = 0; i < Edges; ++i) {
+      const int64_t sure_count = edges.sum(edges.sure[i]), possible_count = edges.sum(edges.possible[i]);
+      surely_[static_cast<size_t>(edge + i)] += sure_count;
+      possibly_[static_cast<size_t>(edge + i)] += possible_count;
+      has_undecided |= sure_count != possible_count;
+    }
+    return has_undecided;
+  }
 
   std::vector<int64_t> surely_, possibly_;
   std::vector<float> kept_;
