@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "checks" / "results" / "alternating.jsonl"
 KERNELS = (
@@ -41,7 +43,7 @@ def call_of(jz: Any, kernel: str, pos: Any) -> Callable[[], Any]:
         field = {"potentials": "potential", "accelerations": "acceleration"}[kernel.split()[1]]
         return lambda: getattr(jz.gravity, field).jit(pos, softening=0.02, boxsize=1.0)
     spanning_tree = getattr(jz.mst, "spanning_tree", None) or jz.mst.euclidean
-    edges = [radius * i / 8 for i in range(9)]
+    edges, groups = [radius * i / 8 for i in range(9)], np.arange(n, dtype=np.int32) // 250 * 250
     return {
         "counts": lambda: jz.radius.count_within.jit(pos, radius),
         "lists": lambda: jz.radius.neighbours_within.jit(pos, radius),
@@ -49,6 +51,7 @@ def call_of(jz: Any, kernel: str, pos: Any) -> Callable[[], Any]:
         "pair counts": lambda: jz.radius.pair_counts.jit(pos, edges).count.words,
         "groups": lambda: jz.fof.fof_labels.jit(pos, 0.2 * n ** (-1 / 3)),
         "tree": lambda: spanning_tree.jit(pos),
+        "group potentials": lambda: jz.gravity.potential.jit(pos, groups=groups),  # not in the first versions
     }[kernel]
 
 
@@ -58,7 +61,6 @@ def work(source: str) -> None:
     sys.meta_path.insert(0, importlib.machinery.PathFinder)  # type: ignore[arg-type]
     sys.path.insert(0, source)
     import jax  # noqa: PLC0415
-    import numpy as np  # noqa: PLC0415
 
     jax.config.update("jax_enable_x64", True)
     import jztree as jz  # noqa: PLC0415
