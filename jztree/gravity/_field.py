@@ -205,7 +205,7 @@ def _field(
     reach = jnp.asarray(exact_to_float(length)) * (_SPLINE_REACH if kernel == "spline" else 1)
     num = _checked_num(pos, num, mass, groups, box, reach)
     n = pos.shape[0]
-    mass = jnp.ones((n,), pos.dtype) if mass is None else jnp.broadcast_to(mass, (n,))
+    mass = jnp.ones((n,), pos.dtype) if mass is None else _used(jnp.broadcast_to(mass, (n,)), num)
     if n == 0:
         return jnp.zeros_like(pos if acceleration else mass)
     law = Law(kernel == "spline", groups is None, _capacity(group_rows, n))
@@ -216,6 +216,12 @@ def _field(
     result, out_of_range = _scaled(values, jnp.asarray(constant, pos.dtype))
     quantity = f"the {'acceleration' if acceleration else 'potential'} of row {{0}}"
     return comm.after(result, check_in_range(out_of_range, result.dtype, quantity))
+
+
+@functools.partial(jax.jit, inline=True)
+def _used(mass: jax.Array, num: jax.Array) -> jax.Array:
+    """Return masses, 0 in padding: masses there may be NaN, and derivatives multiply them."""
+    return jnp.where(jnp.arange(mass.shape[0], dtype=jnp.int32) < num, mass, 0)
 
 
 @functools.partial(jax.jit, inline=True)

@@ -85,7 +85,7 @@ def lowest_potential_particle(
         TypeError: If an argument has an invalid type.
         ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
-            particles or a potential is outside the range of its dtype.
+            particles or a potential exceeds its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:

@@ -232,7 +232,7 @@ def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: A
     if len(set(shapes.values())) > 1:
         raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; theirs are {shapes}.")
     check_representable(columns)
-    dtype = common_dtype(mass, radius, vmax)
+    dtype = common_dtype(mass, radius, vmax, 1.0)  # integers become floats
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)
     # Take roots separately, because products may exceed the range of float32.

@@ -114,9 +114,8 @@ def radial_profiles(
     prepared = prepare_search(SearchArguments(sources, centres, lengths, box, cfg, faults))
     counts, masses = (table.reshape(radius.shape) for table in prepared.send_back(prepared.count_sources(box)))
     profiles = _profiles(radius, masses, counts, unit, weighed.dims)
-    lost = jnp.stack([~jnp.isfinite(column).all(axis=1) for column in profiles[:5]]).any(axis=0)
     quantity = "a mass, a density or a circular velocity around the centre in row {0}"
-    checked = check_in_range(lost, radius.dtype, quantity)
+    checked = check_in_range(_out_of_range(profiles), radius.dtype, quantity)
     return profiles._replace(shell_count=comm.after(profiles.shell_count, checked))
 
 
@@ -142,14 +141,28 @@ def _profiles(radius: jax.Array, mass: jax.Array, count: jax.Array, unit: jax.Ar
     # The fraction of the ball that is in the shell, without cancellation in thin shells.
     fraction = -jnp.expm1(dims * jnp.log1p(-jnp.diff(radius, axis=1) / outer))
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+    # Quotients and powers of the radius may be out of range. Powers of two change no other bit.
+    (scaled_mass, heavier), (scaled_radius, wider) = jnp.frexp(mass), jnp.frexp(radius)
     density = shell_mass / (unit_ball * fraction)
-    for _ in range(dims):  # a power of the radius may be out of range
-        density = density / outer
+    for _ in range(dims):
+        density = density / scaled_radius[:, 1:]
+    steepness, odd = scaled_mass / scaled_radius, (heavier - wider) % 2
+    velocity = jnp.ldexp(jnp.sqrt(jnp.ldexp(steepness, odd)) * unit, (heavier - wider - odd) // 2)
     return RadialProfiles(
         radius=radius,
         mass=mass,
-        circular_velocity=jnp.where(radius > 0, jnp.sqrt(mass / radius) * unit, 0),
-        density=jnp.where(fraction > 0, density, 0),
+        circular_velocity=jnp.where(radius > 0, velocity, 0),
+        density=jnp.where(fraction > 0, jnp.ldexp(density, -dims * wider[:, 1:]), 0),
         shell_mass=shell_mass,
         shell_count=jnp.diff(count, axis=1),
     )
+
+
+@functools.partial(jax.jit, inline=True)
+def _out_of_range(profiles: RadialProfiles) -> jax.Array:
+    """Return whether a number of each centre is out of the range of its dtype, ``(q,)``."""
+    smallest = jnp.finfo(profiles.radius.dtype).tiny
+    masks = [~jnp.isfinite(column) for column in profiles[:5]]
+    masks.append((profiles.circular_velocity < smallest) & (profiles.mass > 0) & (profiles.radius > 0))
+    masks.append((profiles.density < smallest) & (profiles.shell_mass > 0) & (jnp.diff(profiles.radius, axis=1) > 0))
+    return jnp.stack([column.any(axis=1) for column in masks]).any(axis=0)

@@ -17,6 +17,7 @@ from ..arguments import (
     check_box,
     check_constant,
     check_error,
+    check_in_range,
     check_one_a_particle,
     check_particles,
     check_real,
@@ -156,7 +157,7 @@ def subhaloes(
         TypeError: If an argument has an invalid type.
         ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
-            particles, or a mass, velocity or energy is invalid.
+            particles, a mass, velocity or energy is invalid, or a density or a property exceeds the range of its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
@@ -244,15 +245,20 @@ def _find(
         num_types: The number of types.
     """
     members, rows, density, types = groups.columns
+    group = groups.groups_of_rows()
     if density is None:
         candidates = phase_space_candidates(members, groups, physics.box, rules.min_bound)
     else:
+        is_lost = jnp.isnan(density) & (group < groups.count.shape[0])
+        density = comm.after(density, check_in_range(is_lost, density.dtype, "the density of a particle"))
         candidates = find_candidates(groups, rows, density, start, rules.min_bound)
     bound = unbind(members, candidates, physics, rules)
     num = comm.check(num, ~bound.finite, [], _LOST % members.pos.dtype)
     bound = comm.after(bound, num)
-    numbers = number_subhaloes(bound, candidates, groups.groups_of_rows())
+    numbers = number_subhaloes(bound, candidates, group)
     columns = properties_of(members, bound, numbers, physics, types, num_types)
+    is_lost = ~(jnp.isfinite(columns["vmax"]) & jnp.isfinite(columns["spin"]))
+    columns = comm.after(columns, check_in_range(is_lost, members.pos.dtype, "vmax or the spin of subhalo {0}"))
     columns["most_bound"] = _joined_rows(groups, columns["most_bound"], num)
     subhalo = joined_numbers(numbers.number[bound.candidate], numbers.num)
     energy = jnp.where(subhalo >= 0, bound.state[:, 0], 0)

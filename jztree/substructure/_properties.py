@@ -135,8 +135,11 @@ def properties_of(
         "vel_dispersion": dispersion,
         "angular_momentum": momentum,
     }
-    depth = kernels.reduce_lists("sum", part.mass * potential, splits) / jnp.where(mass > 0, mass, 1)
-    columns["spin"] = _spin(columns, depth, gravity, scale_factor)
+    # Squares and products may be out of range. Powers of two change no other bit.
+    scaled_mass, exponent = _near_one(mass[:, None])
+    terms = jnp.ldexp(part.mass, -exponent[row_of_table]) * potential
+    depth = kernels.reduce_lists("sum", terms, splits) / jnp.where(mass > 0, scaled_mass[:, 0], 1)
+    columns["spin"] = jnp.ldexp(_spin(columns | {"mass": scaled_mass[:, 0]}, depth, gravity, scale_factor), -exponent)
     return {name: None if column is None else _filled(name, column, used) for name, column in columns.items()}
 
 
@@ -149,9 +152,17 @@ def _spin(columns: dict[str, Any], depth: jax.Array, gravity: jax.Array, scale_f
     """Return the spin parameter of subhaloes with the mean potential ``depth``."""
     mass, dispersion, momentum = (columns[name] for name in ("mass", "vel_dispersion", "angular_momentum"))
     spread = columns["pos"].shape[1] * dispersion * dispersion
+    momentum, exponent = _near_one(momentum)
     turning = scale_factor * jnp.sqrt(kernels.sums_of_rows(momentum * momentum))
     specific_energy = kernels.sums_of_rows(jnp.stack([spread, depth], axis=1)) / 2
-    return turning * jnp.sqrt(jnp.abs(specific_energy)) / jnp.where(mass > 0, gravity * mass, 1)
+    spin = turning * jnp.sqrt(jnp.abs(specific_energy)) / jnp.where(mass > 0, gravity * mass, 1)
+    return jnp.ldexp(spin, exponent)
+
+
+def _near_one(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Divide rows ``(n, d)`` by powers of two, whose exponents follow, so that their largest numbers are near 1."""
+    exponent = jnp.frexp(jnp.max(jnp.abs(rows), axis=1, initial=0))[1]
+    return jnp.ldexp(rows, -exponent[:, None]), exponent
 
 
 def _filled(name: str, column: jax.Array, used: jax.Array) -> jax.Array:

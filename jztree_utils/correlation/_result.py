@@ -60,12 +60,14 @@ class Correlation:
         """The jackknife covariance of ``value.ravel()``, or None without regions.
 
         It is ``(n - 1) / n`` times the sum of squares about the mean of the ``n`` samples that each leave out one
-        region with particles.
+        region with particles. Without such a region, it is NaN.
         """
         if self.samples is None:
             return None
         flat = self.samples.reshape(len(self.samples), -1)
         flat = flat if self.occupied is None else flat[self.occupied]
+        if not len(flat):
+            return np.full((flat.shape[1], flat.shape[1]), np.nan)
         offset = flat - flat.mean(axis=0)
         return (len(flat) - 1) / len(flat) * offset.T @ offset
 

@@ -243,7 +243,9 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
     if not len(points):
         return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
     smallest, largest = _corners(points)
-    margin = np.maximum(0.02 * (largest - smallest), 1e-6 * np.maximum(np.abs(largest), 1e-30))
+    extent = largest - smallest
+    # Particles on a line need a picture of some height.
+    margin = np.maximum(0.02 * extent, max(0.01 * extent.max(), 1e-6 * np.abs(largest).max(), 1e-36))
     low, high = np.where(periodic, 0.0, smallest - margin), np.where(periodic, lengths, largest + margin)
     return View(points, axes, low, high, periodic)
 
@@ -320,7 +322,12 @@ def _project(view: View, mass: ArrayLike | None, bins: int) -> np.ndarray:
         sums = _count(view, weight, shape)
     else:
         sums = spread(lambda rows: _count(view, weight, shape, rows), view.widths, size / shape, view.periodic)
-    return sums / (1.0 if weight is None else weight.mean() or 1.0)
+    return sums / (1.0 if weight is None else _mean(weight) or 1.0)
+
+
+def _mean(mass: Any) -> float:
+    """Return the mean of masses, 0 without any."""
+    return float(np.mean(np.asarray(mass, np.float64))) if np.size(mass) else 0.0
 
 
 def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, selected: np.ndarray | None = None) -> np.ndarray:
@@ -345,7 +352,7 @@ def _draw_density(ax: Axes, view: View, mass: ArrayLike | None, bins: int) -> No
     scale, label = sums.size / max(len(view.points), 1), "projected density / mean"
     if view.unit is not None:
         area = float(np.prod(high - low)) / sums.size
-        unit_mass = float(np.mean(np.asarray(mass, np.float64))) if view.reference is None else 1 / view.reference
+        unit_mass = _mean(mass) if view.reference is None else 1 / view.reference
         scale, label = unit_mass / area, view.unit
     floor, top = _EMPTY, max(sums.max(), 1)
     if view.widths is not None and sums.any():

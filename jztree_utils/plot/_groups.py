@@ -255,7 +255,10 @@ def _draw_counts(ax: Axes, bins: _Bins, colour: str, label: str) -> None:
     filled = bins.counts > 0
     lower, upper = poisson_interval(bins.counts)
     errors = bins.density(np.stack([bins.counts - lower, upper - bins.counts]))[:, filled]
-    ax.errorbar(bins.centres[filled], bins.density(bins.counts)[filled], errors, fmt="o", color=colour, label=label)
+    heights = bins.density(bins.counts)[filled]
+    ax.errorbar(bins.centres[filled], heights, errors, fmt="o", color=colour, label=label)
+    if len(heights) == 1:  # the limits of a single mass would be equal up to rounding
+        ax.update_datalim([(mass, heights[0]) for mass in bins.edges[[np.argmax(filled), np.argmax(filled) + 1]]])
 
 
 def _draw_references(

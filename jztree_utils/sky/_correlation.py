@@ -70,9 +70,8 @@ def angular_pair_counts(
         counts = pair_counts(pos, chords, queries=pos_b, num_regions=num_regions, **columns)
         counts = replace(counts, mode="theta", edges=_as_sums(angles), boxsize=None)
         if separations:
-            mean = _mean_angles(pos, pos if pos_b is None else pos_b, chords, columns)
-            number = counts.count if counts.weight is None else counts.weight
-            counts.separation = _as_sums(np.where(np.asarray(counts.count) > 0, mean * np.asarray(number), 0.0))
+            sums = _sums_of_angles(pos, pos if pos_b is None else pos_b, chords, columns)
+            counts.separation = _as_sums(sums)
         return counts
 
 
@@ -80,8 +79,8 @@ def _as_sums(numbers: np.ndarray) -> WideSums:
     return WideSums(jnp.asarray(numbers[:, None]))
 
 
-def _mean_angles(pos: np.ndarray, pos_b: np.ndarray, chords: np.ndarray, columns: dict[str, Any]) -> np.ndarray:
-    """Return the weighted mean angle in degrees of the pairs of two sets of unit vectors in each bin, ``(b,)``.
+def _sums_of_angles(pos: np.ndarray, pos_b: np.ndarray, chords: np.ndarray, columns: dict[str, Any]) -> np.ndarray:
+    """Return the weighted sums of the angles in degrees of the pairs of two sets of unit vectors in each bin, ``(b,)``.
 
     Args:
         pos: ``(n, 3)``.
@@ -91,16 +90,17 @@ def _mean_angles(pos: np.ndarray, pos_b: np.ndarray, chords: np.ndarray, columns
     """
     own_weights = columns["weights"]
     query_weights = own_weights if pos_b is pos else columns["query_weights"]
-    sums, numbers = np.zeros(len(chords) - 1), np.zeros(len(chords) - 1)
+    sums = np.zeros(len(chords) - 1)
     for row, row_b, chord in PointSearch(pos_b).blocks(pos, np.full(len(pos), chords[-1])):
-        place = np.searchsorted(chords, chord) - 1
+        # Squares decide, like in `pair_counts`: the root of a square above that of an edge may round to the edge.
+        x, y, z = (pos[row] - pos_b[row_b]).T
+        place = np.searchsorted(chords**2, x * x + y * y + z * z) - 1
         is_held = (place >= 0) & (place < len(sums)) & (chord > 0)
         place, product = place[is_held], np.ones(np.count_nonzero(is_held))
         for weights, rows in ((own_weights, row), (query_weights, row_b)):
             product = product if weights is None else product * np.asarray(weights, np.float64)[rows[is_held]]
         sums += np.bincount(place, product * angle_of_chord(chord[is_held]), minlength=len(sums))
-        numbers += np.bincount(place, product, minlength=len(sums))
-    return np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers != 0)
+    return sums
 
 
 def w_theta(

@@ -114,6 +114,25 @@ def test_third_derivatives_raise(x64: None) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_derivatives_with_nan_in_padding(grouped: bool, function: Any, x64: None) -> None:
+    (pos, mass), _ = case(20, 3)
+
+    def loss(pos: jax.Array, mass: jax.Array, num: int) -> jax.Array:
+        part = jz.data.PosMass(pos=pos, mass=mass, num=num)
+        groups = jz.group_labels(part, 0.3) if grouped else None
+        result: jax.Array = function(part, softening=0.1, groups=groups).sum()
+        return result
+
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnames="num")
+    expected = gradient(pos, mass, num=20)
+    padded = [jnp.concatenate([column, jnp.full_like(column[:4], jnp.nan)]) for column in (pos, mass)]
+    for result, reference in zip(gradient(*padded, num=20), expected, strict=True):
+        np.testing.assert_allclose(result[:20], reference, rtol=1e-12)
+        np.testing.assert_array_equal(result[20:], 0)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_differentiating_lengths_raises(function: Any) -> None:
     pos = uniform(5).astype(np.float32)
     with pytest.raises(ValueError, match="no derivative"):

@@ -254,6 +254,13 @@ def test_invalid_densities_raise() -> None:
 # Errors
 
 
+def test_concentration_of_integers() -> None:
+    columns = [np.array([100, 64, 0]), np.array([1, 2, 0]), np.array([12, 9, 0])]
+    result = halos.concentration(*columns)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, halos.concentration(*(column.astype(np.float32) for column in columns)))
+
+
 def test_every_column_has_a_definition() -> None:
     columns = set(data.FofCatalogue.column_names()) - {"offset_rank", "means"}
     assert columns <= set(halos.DEFINITIONS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jztree as jz
-from jztree.data import ParticleData
+from jztree.data import ParticleData, PosMass
 
 
 def brute(
@@ -105,3 +105,25 @@ def test_masses_and_densities_out_of_range_raise() -> None:
     pos = 1e-20 * np.random.default_rng(0).random((10, 3), np.float32)
     with pytest.raises(ValueError, match="outside the range of float32"):
         jz.radial_profiles(pos, [0.0, 1e-20], queries=pos[:1])
+
+
+@pytest.mark.parametrize(
+    ("dims", "length", "mass"), [(1, 66, 90), (2, 66, 90), (3, 66, 90), (3, -66, -90), (2, -66, -70), (4, 40, 80)]
+)
+def test_powers_of_two_as_units_change_no_other_bit(dims: int, length: int, mass: int) -> None:
+    """Powers of the radii, or the mass over the radius, are outside the range of float32."""
+    density, velocity = mass - dims * length, (mass - length) // 2
+    random = np.random.default_rng(dims)
+    pos, masses, radii = random.random((200, dims), np.float32), random.random(200, np.float32), np.array([0.1, 0.3])
+    profiles, result = (
+        jz.radial_profiles.jit(PosMass(pos=pos * x, mass=masses * m), radii * x, queries=pos[:5] * x)
+        for x, m in ((np.float32(1), np.float32(1)), (np.float32(2.0**length), np.float32(2.0**mass)))
+    )
+    for name, unit in (("mass", mass), ("circular_velocity", velocity), ("density", density), ("shell_mass", mass)):
+        np.testing.assert_array_equal(getattr(result, name), getattr(profiles, name) * 2.0**unit)
+
+
+def test_densities_below_the_range_raise() -> None:
+    pos = 1e22 * np.random.default_rng(0).random((10, 3), np.float32)
+    with pytest.raises(ValueError, match="outside the range of float32"):
+        jz.radial_profiles(pos, [0.0, 1e22], queries=pos[:1])

@@ -211,6 +211,41 @@ def test_wrong_arguments() -> None:
             jax.block_until_ready(jz.subhaloes.jit(cata=cata, softening=SOFTENING, **right | wrong))
 
 
+def in_units(length: int, mass: int, velocity: int, candidates: str = "phase_space") -> jz.Subhaloes:
+    """Return the subhaloes of particles in other units, the powers of two with these exponents."""
+    part, (length, mass, velocity) = nested_haloes(n=300), (2.0**power for power in (length, mass, velocity))
+    part = dataclasses.replace(
+        part, pos=part.pos * np.float32(length), mass=part.mass * np.float32(mass), vel=part.vel * np.float32(velocity)
+    )
+    grouped, cata = jz.friends_of_friends.jit(part, 0.1 * length)
+    options = {"softening": SOFTENING * length, "candidates": candidates}
+    result: jz.Subhaloes = jz.subhaloes.jit(grouped, cata, velocity**2 * length / mass, **options)
+    return result
+
+
+@pytest.mark.long
+def test_units_do_not_change_spins() -> None:
+    table = in_units(0, 0, 0).columns()
+    assert len(table["spin"]) == 3
+    for length, mass, velocity in ((80, 110, 24), (-60, -100, -20)):
+        result = in_units(length, mass, velocity).columns()
+        for name, unit in (("count", 1), ("spin", 1), ("vmax", 2.0**velocity)):
+            np.testing.assert_array_equal(result[name], table[name] * unit)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("units", "candidates", "words"),
+    [
+        ((80, 60, 24), "density", "the density of a particle is outside the range of float32; choose other units"),
+        ((-80, 0, -24), "phase_space", "vmax or the spin of subhalo 0 is outside the range of float32"),
+    ],
+)
+def test_units_whose_results_exceed_the_dtype_raise(units: tuple[int, int, int], candidates: str, words: str) -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=words):
+        jax.block_until_ready(in_units(*units, candidates))
+
+
 @pytest.mark.fast
 def test_definitions_cover_all_columns() -> None:
     assert set(jz.substructure.DEFINITIONS) == set(jz.Subhaloes.__dataclass_fields__) - {"subhalo", "num"}

@@ -205,6 +205,14 @@ def test_one_region_that_holds_everything_has_no_covariance() -> None:
     assert np.isnan(result.covariance).all()
 
 
+def test_covariance_without_particles_is_nan() -> None:
+    options = {"regions": np.zeros(0, int), "random_regions": np.zeros(0, int), "num_regions": 2}
+    result = warned(lambda: xi(DATA[:0], EDGES, randoms=DATA[:0], **options), "the data hold 0 particles")
+    assert np.isnan(result.covariance).all()
+    assert np.isnan(result.error).all()
+    assert result.error.shape == result.value.shape
+
+
 @pytest.mark.parametrize("num", [0, 1])
 def test_counts_of_fewer_than_two_particles_give_nan(num: int) -> None:
     words = "bins 0 to 2 (0.02 to 0.2)", f"the data hold {num} particle{'' if num else 's'}, but a pair needs 2"

@@ -89,6 +89,13 @@ def test_no_group_is_lost_from_the_mass_function(particle_mass: float | None) ->
     assert ax.get_legend().get_texts()[0].get_text() == "0 groups"
 
 
+@pytest.mark.parametrize("particle_mass", [None, 1.0])
+def test_mass_function_of_one_mass_shows_its_bin(particle_mass: float | None) -> None:
+    for mass in (17.0, 40.0, 100.0):
+        low, high = plot.plot_mass_function([mass], 1.0, particle_mass=particle_mass).axes[0].get_xlim()
+        assert mass / 2 < low < mass < high < 2 * mass
+
+
 def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
     cosmology, side, edges = mf.Cosmology(), 400.0, np.geomspace(1e13, 1e15, 2001)
     middle = np.sqrt(edges[1:] * edges[:-1])

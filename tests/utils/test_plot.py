@@ -128,6 +128,25 @@ def test_few_particles(tmp_path, n) -> None:
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("height", [0.0, 1e-9])
+def test_particles_on_a_line_have_a_picture_of_some_height(tmp_path, n, height) -> None:
+    pos = np.random.default_rng(1).random((n, 2)) * (1, height)
+    drawn = plot.plot_density(pos, path=tmp_path / "a.png", smooth=8).axes[0].images[0]
+    low, high, bottom, top = drawn.get_extent()
+    assert 0.01 < (top - bottom) / (high - low) < 100
+    assert np.isfinite(drawn.get_array()).all()
+
+
+def test_no_particle_in_the_picture(tmp_path) -> None:
+    pos, mass = np.random.default_rng(1).random((30, 3)), np.ones(30)
+    for figure in (
+        plot.plot_density(pos, 3.0, tmp_path / "a.png", mass=mass, slab=(2, 3), mass_unit="Msun"),
+        plot.plot_halo(pos, np.full(3, 2.0), {"r200c": 0.1}, 3.0, tmp_path / "b.png", mass=mass),
+    ):
+        assert np.ptp(drawn_of(figure)) == 0
+
+
 @pytest.mark.parametrize("axes", [(0, 0), (0, 3), (-1, 1)])
 def test_wrong_dimensions(axes) -> None:
     pos = np.zeros((5, 3))

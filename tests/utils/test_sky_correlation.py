@@ -120,6 +120,25 @@ def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
     np.testing.assert_array_equal(np.asarray(counts.edges), edges)
 
 
+def test_sums_of_angles_hold_the_counted_pairs_at_edges() -> None:
+    ra, dec = (place.ravel() for place in np.meshgrid(np.arange(0, 360, 15.0), np.arange(-75, 76, 15.0)))
+    edges = np.arange(0, 151, 15.0)
+    counts = sky.angular_pair_counts(ra, dec, edges, separations=True)
+    unit = sky.to_cartesian(ra, dec)
+    square = sum(np.subtract.outer(column, column) ** 2 for column in unit.T)
+    angle = sky.angular_separation(ra[:, None], dec[:, None], ra, dec)
+    bounds = sky.chord_of_angle(edges) ** 2
+    inside = [(square > low) & (square <= high) for low, high in itertools.pairwise(bounds)]
+    np.testing.assert_array_equal(np.asarray(counts.count), [np.count_nonzero(pairs) for pairs in inside])
+    np.testing.assert_allclose(np.asarray(counts.separation), [angle[pairs].sum() for pairs in inside], rtol=1e-12)
+
+
+def test_sums_of_angles_of_weights_that_cancel() -> None:
+    counts = sky.angular_pair_counts([0, 1, 3], [0, 0, 0], [0, 4], weights=[1.0, 1.0, -0.5], separations=True)
+    assert np.asarray(counts.weight) == [0]
+    np.testing.assert_allclose(np.asarray(counts.separation), [2 * (1 - 0.5 * 3 - 0.5 * 2)], rtol=1e-12)
+
+
 def test_w_theta_has_the_mean_angles_of_the_data() -> None:
     data, randoms = cap(150, 3), cap(300, 4)
     estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separations=True)
