@@ -79,7 +79,7 @@ def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
     return Column(
         name=str(data.name).lstrip("/"),
         stored=_stored_dtype(data),
-        shape=data.shape or (),
+        shape=(0,) if data.shape is None else data.shape,
         factor=factor,
         bits=kind.get_precision() if is_widened(kind) else 0,
         chunk=data.chunks[0] if data.chunks else 1,

@@ -272,7 +272,7 @@ class Snapshot:
             start: The first row.
             stop: The row after the last one; None means the end.
             advance: Called regularly with the number of rows read since the last call.
-                finite: Raise SnapshotError for NaN, infinite numbers and negative internal energies, with file and row.
+            finite: Raise SnapshotError for NaN, infinite numbers and negative internal energies, with file and row.
 
         Raises:
             SnapshotError: See `read_snapshot`.
@@ -426,6 +426,8 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
                     f"{getattr(other, name)} "
                     f"in one and {getattr(header, name)} in the other; give the files of one snapshot."
                 )
+    if not any(header.npart_total):
+        _check_positions(surveys[0].part)
     if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
         held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none"
         raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")
@@ -435,6 +437,13 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
             f"The files of the snapshot {paths[0]} hold {num} particles of type {ptype}, but the header counts "
             f"{header.npart_total[ptype]}; copy the snapshot again."
         )
+
+
+def _check_positions(part: Part | None) -> None:
+    """Raise SnapshotError for positions without rows. Only files without a header have positions but no particles."""
+    if part is not None and part.columns:
+        pos = check_column(part, "pos")
+        raise SnapshotError(f"{part.path} holds {pos.name} of shape {pos.shape}; it must have at least one row.")
 
 
 def _box_in_words(header: SnapshotHeader) -> str:
