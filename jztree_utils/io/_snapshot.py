@@ -33,6 +33,13 @@ from ._read_options import ReadOptions
 # The file types that each format may have, and their names in messages.
 _KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}
 _WORDS = {"hdf5": "an HDF5 file", "npy": "a NumPy file", "npz": "a NumPy archive", "binary": "a binary Gadget file"}
+# Groups of result files, and the names of the results in messages.
+_RESULTS = {
+    "Neighbours": "a file of neighbours",
+    "Clusters": "a file of clusters",
+    "Correlation": "a correlation function",
+    "TreeTable": "a file of merger trees",
+}
 _BEGINNING = 16  # number of leading identifiers that must differ between files
 
 
@@ -397,8 +404,9 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
 
 
 def _check_no_result(file: h5py.File) -> None:
-    """Raise SnapshotError if an open file is a catalogue or a file of neighbours, which also have a snapshot header."""
-    what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
+    """Raise SnapshotError if an open file is a result of the command line, which also has a snapshot header."""
+    names = [name for name in _RESULTS if name in file]
+    what = "a catalogue of groups" if layout_of(file) else _RESULTS[names[0]] if names else None
     if what is not None:
         raise SnapshotError(f"{file.filename} is {what}, not a snapshot; give the snapshot that it was made from.")
 
