@@ -406,9 +406,9 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
 def _check_no_result(file: h5py.File) -> None:
     """Raise SnapshotError if an open file is a result of the command line, which also has a snapshot header."""
     names = [name for name in _RESULTS if name in file]
-    what = "a catalogue of groups" if layout_of(file) else _RESULTS[names[0]] if names else None
-    if what is not None:
-        raise SnapshotError(f"{file.filename} is {what}, not a snapshot; give the snapshot that it was made from.")
+    kind = "a catalogue of groups" if layout_of(file) else _RESULTS[names[0]] if names else None
+    if kind is not None:
+        raise SnapshotError(f"{file.filename} is {kind}, not a snapshot; give the snapshot that it was made from.")
 
 
 def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
