@@ -1,6 +1,7 @@
 """``jztree verify``: correct results pass, and each planted error of a file is found."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,12 @@ def test_an_error_in_a_column_of_subhaloes_is_found(
             del file[f"Subhaloes/{name}"]
         assert cli.main(["verify", str(folder / catalogue.name), snapshot, "--samples", "1"]) == 0
         assert "group of subhaloes" in capsys.readouterr().out.partition("\nnot checked: ")[2]
+    without_velocities = Path(shutil.copy(snapshot, folder / "snap.hdf5"))
+    with h5py.File(without_velocities, "a") as file:
+        for ptype in (0, 1, 4):
+            del file[f"PartType{ptype}/Velocities"]
+    assert cli.main(["verify", str(catalogue), str(without_velocities), "--samples", "1"]) == 0
+    assert "group of subhaloes" in capsys.readouterr().out.partition("\nnot checked: ")[2]
 
 
 def swap_first(rows: np.ndarray) -> None:

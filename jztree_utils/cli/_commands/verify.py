@@ -118,7 +118,8 @@ def _groups(
     cata = replace(cata, offset=np.cumsum(count) - count)
     grouped = ParticleData(**columns, num=len(rows))
     yield verify.catalogue(grouped, cata, **options)
-    if made_with.get("subhaloes") and (content.subhaloes or {}).keys() >= NEEDED_OF_SUBHALOES:
+    has_columns = (content.subhaloes or {}).keys() >= NEEDED_OF_SUBHALOES and grouped.vel is not None
+    if made_with.get("subhaloes") and has_columns:
         yield verify_subhaloes(args, content, made_with, (grouped, cata, ids, rows), snapshots)
     if content.extra:
         checked = _properties(args, content, parts, rows, snapshots, source)
