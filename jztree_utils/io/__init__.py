@@ -12,6 +12,7 @@ Each error message is one sentence with the input and a remedy: `SnapshotError` 
 are complete, so a failure leaves no incomplete files.
 """
 
+from ._attributes import text_attribute as text_attribute
 from ._catalogue import (
     ReadCatalogue,
     canonical_order,

@@ -143,9 +143,8 @@ def check_column(part: Part, name: str) -> Column:
             "have the same number of components."
         )
     if column.shape[0] != part.num:
-        raise SnapshotError(
-            f"{where} for {column.shape[0]} particles, but its header counts {part.num}; copy the file again."
-        )
+        counted = "its header counts" if pos is None or pos.shape[:1] != (part.num,) else f"{pos.name} has"
+        raise SnapshotError(f"{where} for {column.shape[0]} particles, but {counted} {part.num}; copy the file again.")
     return column
 
 

@@ -1,6 +1,7 @@
 """Opening HDF5 files with readable errors, and writing files so that they are complete or absent."""
 
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -133,7 +134,21 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 def _item(file: h5py.File, name: str) -> Any:
     """Return the item of a file with a name, or None. Raises the HDF5 error of an unreadable item; ``get`` does not."""
     item = file.get(name)
+    if item is None:
+        check_links(file, name)
     return file[name] if item is None and name in file else item
+
+
+def check_links(file: h5py.File, name: str) -> None:
+    """Raise SnapshotError if a link in the path ``name`` has no target. HDF5 names neither the link nor the target."""
+    for path in itertools.accumulate(name.strip("/").split("/"), "{}/{}".format):
+        link = file.get(path, getlink=True)
+        if isinstance(link, h5py.SoftLink | h5py.ExternalLink) and file.get(path) is None:
+            place = f" in the file {link.filename}" if isinstance(link, h5py.ExternalLink) else ""
+            raise SnapshotError(
+                f"{file.filename} holds {path} as a link to {link.path}{place}, which cannot be opened; copy the data "
+                "that the link refers to, or write them again."
+            )
 
 
 def _names(group: h5py.Group) -> str:

@@ -86,10 +86,10 @@ def file_of(path: Path) -> Path:
 
 
 def all_parts(path: Path, num_files: int) -> list[Path]:
-    """Return all files of a snapshot in ``num_files``, including ``one``, in order.
+    """Return all files of a snapshot in ``num_files``, including ``path``, in order.
 
     Raises:
-        SnapshotError: If the name of ``one`` has no part number, or a part is missing (the message names it).
+        SnapshotError: If the name of ``path`` has no part number, or a part is missing (the message names it).
     """
     if num_files <= 1:
         return [path]
@@ -112,7 +112,7 @@ def all_parts(path: Path, num_files: int) -> list[Path]:
 
 
 def check_alone(path: Path, folder: Path) -> None:
-    """Raise SnapshotError if ``one`` is a whole snapshot according to its header, but its folder has more parts."""
+    """Raise SnapshotError if ``path`` is a whole snapshot according to its header, but its folder has more parts."""
     match = _PART_NAME.fullmatch(path.name)
     numbered = _numbered_files(path, match) if match else {}
     if len(numbered) > 1:
@@ -123,7 +123,7 @@ def check_alone(path: Path, folder: Path) -> None:
 
 
 def _numbered_files(path: Path, match: re.Match[str]) -> dict[int, Path]:
-    """Return the files in the folder of ``one`` whose names differ only in the part number, by that number.
+    """Return the files in the folder of ``path`` whose names differ only in the part number, by that number.
 
     Raises:
         SnapshotError: If two files have the same number, such as 1 and 01.
@@ -140,7 +140,7 @@ def _numbered_files(path: Path, match: re.Match[str]) -> dict[int, Path]:
 
 
 def parts_beside(path: Path) -> list[Path]:
-    """Return the file ``one``, and those whose names differ from its name only in the part number."""
+    """Return the file ``path``, and the files whose names differ from its name only in the part number."""
     match = _PART_NAME.fullmatch(path.name)
     return [path, *(_numbered_files(path, match).values() if match else ())]
 

@@ -1,6 +1,7 @@
 """HDF5 datasets as particle columns: integers of 128 bits, compression, virtual datasets."""
 
 import importlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
     return Column(
         name=str(data.name).lstrip("/"),
         stored=_stored_dtype(data),
-        shape=data.shape or (),
+        shape=(0,) if data.shape is None else data.shape,
         factor=factor,
         bits=kind.get_precision() if is_widened(kind) else 0,
         chunk=data.chunks[0] if data.chunks else 1,
@@ -115,7 +116,7 @@ class OpenFile:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._readable: set[str] = set()
-        self._sources: dict[tuple[Path, str], int] = {}
+        self._sources: dict[tuple[Path, str], tuple[int, ...]] = {}
 
     def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
         data = get_dataset(self._file, column.name)
@@ -144,28 +145,29 @@ class OpenFile:
             self.check_sources(data, rows)
 
     def check_sources(self, data: h5py.Dataset, rows: slice) -> None:
-        """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would fill them in."""
+        """Raise SnapshotError if rows come from a dataset that is missing or too short: HDF5 would fill them in."""
+        file_path = Path(self._file.filename)
         for source in data.virtual_sources():
             first, last = source.vspace.get_select_bounds()
-            if source.file_name == "." or first[0] >= rows.stop or last[0] < rows.start:
+            if first[0] >= rows.stop or last[0] < rows.start:
                 continue
-            path = Path(self._file.filename).parent / source.file_name
-            num = self._rows_of_source(path, source.dset_name)
-            needed = _rows_needed(source, data)
-            if num < needed:
+            path = file_path if source.file_name == "." else file_path.parent / source.file_name
+            shape = self._shape_of_source(path, source.dset_name)
+            if not _fits(source, shape, data):
                 raise SnapshotError(
-                    f"{self._file.filename} needs {needed} rows of {source.dset_name} in {path}, which has only {num}; "
-                    "copy both again."
+                    f"{file_path} needs another shape of {source.dset_name} in {path} than {shape}; copy both again."
                 )
 
-    def _rows_of_source(self, path: Path, name: str) -> int:
+    def _shape_of_source(self, path: Path, name: str) -> tuple[int, ...]:
         if (path, name) not in self._sources:
             if not path.exists():
                 raise SnapshotError(f"{self._file.filename} needs {path}, which is missing; copy it too.")
             with open_hdf5(path) as file:
                 data = get_dataset(file, name)
                 check_readable(data)
-                self._sources[path, name] = data.shape[0]
+                if data.is_virtual:
+                    OpenFile(file).check_sources(data, slice(0, len(data)))
+                self._sources[path, name] = (0,) if data.shape is None else data.shape
         return self._sources[path, name]
 
 
@@ -200,11 +202,13 @@ def virtual_sources(file: h5py.File) -> list[Path]:
     return [Path(file.filename).parent / name for name in sorted(result - {"."})]
 
 
-def _rows_needed(source: Any, data: h5py.Dataset) -> int:
-    """Return the minimum number of rows in the source of a virtual dataset."""
+def _fits(source: Any, shape: tuple[int, ...], data: h5py.Dataset) -> bool:
+    """Return whether a dataset of this shape has the numbers that a virtual dataset needs from it."""
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
-        return int(source.vspace.get_select_npoints() // np.prod(data.shape[1:]))
-    return int(source.src_space.get_select_bounds()[1][0]) + 1
+        num, size = source.vspace.get_select_npoints(), math.prod(shape)
+        return bool(size == num or (size > num and len(shape) == data.ndim and shape[1:] == data.shape[1:]))
+    last = source.src_space.get_select_bounds()[1]
+    return len(last) == len(shape) and all(end < length for end, length in zip(last, shape, strict=True))
 
 
 def read_all(file: h5py.File, name: str) -> Any:
@@ -263,12 +267,23 @@ def _check_written(data: h5py.Dataset) -> None:
     if data.is_virtual or not data.size:
         return
     where = f"{data.file.filename} holds {str(data.name).lstrip('/')}"
-    for name, offset, size in data.external or ():
-        path = Path(data.file.filename).parent / name
-        if not path.is_file() or path.stat().st_size < offset + size:
-            raise SnapshotError(f"{where} in the file {path}, which is missing or truncated; copy it too.")
-    if data.external is None and not _is_written(data):
-        raise SnapshotError(f"{where} of shape {data.shape}, but only a part was written; write or copy it again.")
+    if data.external is None:
+        if not _is_written(data):
+            raise SnapshotError(f"{where} of shape {data.shape}, but only a part was written; write or copy it again.")
+        return
+    missing, ranges = data.size * data.id.get_type().get_size(), []
+    for name, start, capacity in data.external:
+        path = Path(name).absolute()  # HDF5 opens it in the working directory
+        end = start + min(capacity, missing)
+        missing -= end - start
+        if not path.is_file() or path.stat().st_size < end:
+            raise SnapshotError(
+                f"{where} in the file {path}, which is missing or truncated; copy it to this place, or start in its "
+                "folder."
+            )
+        ranges.append((path, start, end))
+    if any(first[0] == second[0] and second[1] < first[2] for first, second in itertools.pairwise(sorted(ranges))):
+        raise SnapshotError(f"{where} in other files, where its parts overlap; write or copy it again.")
 
 
 def _is_written(data: h5py.Dataset) -> bool:
@@ -277,14 +292,30 @@ def _is_written(data: h5py.Dataset) -> bool:
 
 
 def _check_covered(data: h5py.Dataset) -> None:
-    """Raise SnapshotError if a virtual dataset has rows without a source file."""
-    if data.is_virtual:
-        shown = sum(source.vspace.get_select_npoints() for source in data.virtual_sources())
-        if shown != data.size:
+    """Raise SnapshotError if a virtual dataset has numbers without a source: HDF5 does not set them.
+
+    Sources may overlap, so that their total size does not show this.
+    """
+    if not data.is_virtual or not data.size:
+        return
+    blocks = np.concatenate([np.empty((0, 2, data.ndim), np.int64), *map(_blocks, data.virtual_sources())])
+    for place in np.ndindex(data.shape[1:]):
+        in_column = ((blocks[:, 0, 1:] <= place) & (blocks[:, 1, 1:] >= place)).all(axis=1)
+        first, last = blocks[in_column, :, 0][np.argsort(blocks[in_column, 0, 0])].T
+        reach = np.maximum.accumulate(np.append(-1, last))
+        gaps = np.flatnonzero(np.append(first, len(data)) > reach + 1)
+        if len(gaps):
             raise SnapshotError(
-                f"The virtual dataset {str(data.name).lstrip('/')} of {data.file.filename} has {data.size} numbers, "
-                f"but only {shown} have a source; write it again."
+                f"The virtual dataset {str(data.name).lstrip('/')} of {data.file.filename} has {len(data)} rows, but "
+                f"row {reach[gaps[0]] + 1} has no source; write it again."
             )
+
+
+def _blocks(source: Any) -> np.ndarray:
+    """Return the first and the last element ``(b, 2, d)`` of each block of a source in its virtual dataset."""
+    if source.vspace.get_select_type() == h5py.h5s.SEL_HYPERSLABS:
+        return np.asarray(source.vspace.get_select_hyper_blocklist(), np.int64)
+    return np.asarray(source.vspace.get_select_bounds(), np.int64)[None]
 
 
 def _read_words(data: h5py.Dataset, rows: slice, out: np.ndarray) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ._columns import Column, Survey
 from ._errors import OPTION, SnapshotError
+from ._files import check_links
 from ._hdf5_columns import Hdf5Part, read_all, stored_as
 from ._header import SnapshotHeader, box_in_header
 from ._read_options import ReadOptions
@@ -46,6 +47,7 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
 
 def _what_to_name(file: h5py.File) -> SnapshotError:
     """Return the error for a file without named positions, with a list of candidate datasets."""
+    check_links(file, "Header")
     result: list[str] = []
 
     def look(name: str, item: h5py.Group | h5py.Dataset) -> bool | None:

@@ -33,6 +33,13 @@ from ._read_options import ReadOptions
 # The file types that each format may have, and their names in messages.
 _KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}
 _WORDS = {"hdf5": "an HDF5 file", "npy": "a NumPy file", "npz": "a NumPy archive", "binary": "a binary Gadget file"}
+# Groups of result files, and the names of the results in messages.
+_RESULTS = {
+    "Neighbours": "a file of neighbours",
+    "Clusters": "a file of clusters",
+    "Correlation": "a correlation function",
+    "TreeTable": "a file of merger trees",
+}
 _BEGINNING = 16  # number of leading identifiers that must differ between files
 
 
@@ -272,7 +279,7 @@ class Snapshot:
             start: The first row.
             stop: The row after the last one; None means the end.
             advance: Called regularly with the number of rows read since the last call.
-                finite: Raise SnapshotError for NaN, infinite numbers and negative internal energies, with file and row.
+            finite: Raise SnapshotError for NaN, infinite numbers and negative internal energies, with file and row.
 
         Raises:
             SnapshotError: See `read_snapshot`.
@@ -397,10 +404,11 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
 
 
 def _check_no_result(file: h5py.File) -> None:
-    """Raise SnapshotError if an open file is a catalogue or a file of neighbours, which also have a snapshot header."""
-    what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
-    if what is not None:
-        raise SnapshotError(f"{file.filename} is {what}, not a snapshot; give the snapshot that it was made from.")
+    """Raise SnapshotError if an open file is a result of the command line, which also has a snapshot header."""
+    names = [name for name in _RESULTS if name in file]
+    kind = "a catalogue of groups" if layout_of(file) else _RESULTS[names[0]] if names else None
+    if kind is not None:
+        raise SnapshotError(f"{file.filename} is {kind}, not a snapshot; give the snapshot that it was made from.")
 
 
 def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
@@ -426,6 +434,8 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
                     f"{getattr(other, name)} "
                     f"in one and {getattr(header, name)} in the other; give the files of one snapshot."
                 )
+    if not any(header.npart_total):
+        _check_positions(surveys[0].part)
     if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
         held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none"
         raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")
@@ -435,6 +445,13 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
             f"The files of the snapshot {paths[0]} hold {num} particles of type {ptype}, but the header counts "
             f"{header.npart_total[ptype]}; copy the snapshot again."
         )
+
+
+def _check_positions(part: Part | None) -> None:
+    """Raise SnapshotError for positions without rows. Only files without a header have positions but no particles."""
+    if part is not None and part.columns:
+        pos = check_column(part, "pos")
+        raise SnapshotError(f"{part.path} holds {pos.name} of shape {pos.shape}; it must have at least one row.")
 
 
 def _box_in_words(header: SnapshotHeader) -> str:

@@ -35,14 +35,23 @@ def rows_in(memory: float | None, pieces: Pieces, besides: int = 0, devices: int
         raise ValueError(f"memory is {memory:g}; it must be a positive number of bytes, such as 8e9, or None.")
     if memory is None:
         memory = 0.75 * (4 << 30 if free is None else free)
-    dtype, (dims,) = pieces.columns["pos"]
-    rows = int((memory - _constants.PROGRAM_BYTES) // (_WORDS * dims * dtype.itemsize * devices)) - besides
+    rows = int((memory - _constants.PROGRAM_BYTES) // _row_bytes(pieces, devices)) - besides
     if rows < _FEWEST:
         raise ValueError(
             f"memory is {bytes_in_words(memory)}, but Python, the compiled searches and the queries alone need "
-            f"{bytes_in_words(_constants.PROGRAM_BYTES + besides * _WORDS * dims * dtype.itemsize)}; give more."
+            f"{bytes_in_words(bytes_for(besides, pieces))}; give more."
         )
     return rows
+
+
+def bytes_for(rows: int, pieces: Pieces, devices: int = 1) -> int:
+    """Return the memory for which `rows_in` returns ``rows``."""
+    return _constants.PROGRAM_BYTES + rows * _row_bytes(pieces, devices)
+
+
+def _row_bytes(pieces: Pieces, devices: int) -> int:
+    dtype, (dims,) = pieces.columns["pos"]
+    return _WORDS * dims * dtype.itemsize * devices
 
 
 def disk_bytes(types: Sequence[Pieces], matter: Sequence[Pieces] | None = None) -> int:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._memory import bytes_in_words
 from ._members import Members
 from ._pieces import COLUMNS, Pieces, Reader
+from ._plan import bytes_for
 from ._runs import along_axis, capacity_for, ends_of_blocks
 from ._search import Search
 from ._steps import Result, Steps
@@ -26,7 +28,7 @@ _FEWEST = 100  # particles of a window without groups, enough for a search of ne
 _COLUMN, _LIST = "column ", "list "  # beginnings of the names of columns in the results of steps
 _TOO_DENSE = (
     "The thinnest interval along the axis with a group and its surroundings has up to {rows:,} particles, but memory "
-    "holds only {capacity:,} for such searches; give more memory."
+    "holds only {capacity:,} for such searches; give at least {needed}."
 )
 
 
@@ -236,9 +238,14 @@ class Windows:
                 start, stop = wider
                 end += 1
             if self._count(start, stop) > self._capacity and self._count(-np.inf, np.inf) > self._capacity:
-                raise ValueError(_TOO_DENSE.format(rows=self._count(start, stop), capacity=self._capacity))
+                raise self._too_dense(max(self._count(low[group], high[group]) for group in order))
             yield np.sort(order[begin:end]), start, stop
             begin = end
+
+    def _too_dense(self, rows: int) -> ValueError:
+        search = self._search  # blocks of larger slabs are longer, which adds rows
+        needed = bytes_in_words(1.02 * bytes_for(_PART * rows, search.pieces, len(search.team.own)))
+        return ValueError(_TOO_DENSE.format(rows=rows, capacity=self._capacity, needed=needed))
 
     def _count(self, low: float, high: float) -> int:
         return sum(particles.count(low, high) for particles in self._sorted)

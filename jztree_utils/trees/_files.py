@@ -174,10 +174,12 @@ class Times(NamedTuple):
 def read_times(path: str | os.PathLike[str]) -> Times:
     """Read the redshifts and the unit of mass of a file of merger trees; see `read_trees`."""
     with io.open_hdf5(Path(path)) as file:
-        redshift = io.read_all(file, "TreeTimes/Redshift") if "TreeTimes/Redshift" in file else np.empty(0)
-        unit = file[f"TreeHalos/{_MASS}"].attrs.get("unit", "")
+        redshift = np.ravel(io.read_all(file, "TreeTimes/Redshift") if "TreeTimes/Redshift" in file else [])
+        if redshift.dtype.kind not in "iuf":
+            raise io.SnapshotError(f"{path} holds TreeTimes/Redshift of dtype {redshift.dtype}; write the trees again.")
+        unit = io.text_attribute(file[f"TreeHalos/{_MASS}"], "unit")
     redshifts = {number: value for number, value in enumerate(redshift.tolist()) if np.isfinite(value)}
-    return Times(redshifts or None, "" if "lacks this unit" in unit else str(unit))
+    return Times(redshifts or None, "" if "lacks this unit" in unit else unit)
 
 
 def read_trees(path: str | os.PathLike[str]) -> MergerTrees:

@@ -82,7 +82,7 @@ def densest_particle(
             return f"group {group} has a particle of density {largest:.9g}, above that of its densest, {values[0]:.9g}"
         return None
 
-    return _compare(points, cata, pos, "densest particles", (densities, fault), samples, seed)
+    return _compare(points, cata, pos, "densest particles", (densities, fault), samples, seed, cost=len(points))
 
 
 def lowest_potential_particle(
@@ -145,7 +145,14 @@ def potentials(
 
 
 def _compare(
-    points: Points, cata: Any, pos: ArrayLike, content: str, rules: tuple[Callable, Callable], samples: Any, seed: int
+    points: Points,
+    cata: Any,
+    pos: ArrayLike,
+    content: str,
+    rules: tuple[Callable, Callable],
+    samples: Any,
+    seed: int,
+    cost: int = 1,
 ) -> Verification:
     """Compare the reported particle of each sampled group with members of the group, with all if they are few.
 
@@ -158,6 +165,7 @@ def _compare(
             returns the fault of its values. The first value belongs to the reported particle.
         samples: Number of groups.
         seed: Seed of the sample.
+        cost: Number of distances per group, if it is larger than the number of members.
     """
     evaluate, find_fault = rules
     count, offset, faults = rows_of_groups(points, cata)
@@ -165,7 +173,7 @@ def _compare(
     ngroups = len(count)
     if faults or len(places) < ngroups:
         return Verification(content, ngroups, 0, faults or (f"{ngroups} groups have only {len(places)} rows",))
-    sample, random = sample_rows(ngroups, max(int(count.max(initial=1)), 1), samples, seed), np.random.default_rng(seed)
+    sample, random = sample_rows(ngroups, int(count.max(initial=cost)), samples, seed), np.random.default_rng(seed)
     wrong, compared = [], 0
     for group in sample:
         members = np.arange(offset[group], offset[group] + count[group])

@@ -10,7 +10,7 @@ import pytest
 from headers import FLAT
 
 from jztree_utils import io
-from jztree_utils.trees import MergerTrees, build_trees, read_trees, write_trees
+from jztree_utils.trees import MergerTrees, build_trees, read_times, read_trees, write_trees
 from trees.test_building import random_outputs
 
 SIZES = [30, 25, 0, 20, 15, 12]
@@ -99,3 +99,24 @@ def test_damaged_trees_are_not_read(tmp_path: Path) -> None:
         del file["TreeHalos/TreeRootDescendant"]
     with pytest.raises(io.SnapshotError, match="no dataset TreeHalos/TreeRootDescendant"):
         read_trees(path)
+
+
+@pytest.mark.parametrize(
+    "unit", [h5py.Empty("f8"), 2.5, "mass in the unit of the snapshot, but its header lacks this unit"]
+)
+def test_units_that_are_not_text_are_unknown(tmp_path: Path, unit: Any) -> None:
+    trees, headers, columns = some_trees()
+    write_trees(tmp_path / "trees.hdf5", trees, headers, columns)
+    with h5py.File(tmp_path / "trees.hdf5", "r+") as file:
+        file["TreeHalos/SubhaloTreeMass"].attrs["unit"] = unit
+    assert read_times(tmp_path / "trees.hdf5").mass_unit == ""
+
+
+def test_redshifts_that_are_not_numbers_raise(tmp_path: Path) -> None:
+    trees, headers, columns = some_trees()
+    write_trees(tmp_path / "trees.hdf5", trees, headers, columns)
+    with h5py.File(tmp_path / "trees.hdf5", "r+") as file:
+        del file["TreeTimes/Redshift"]
+        file["TreeTimes/Redshift"] = "high"
+    with pytest.raises(io.SnapshotError, match="holds TreeTimes/Redshift of dtype"):
+        read_times(tmp_path / "trees.hdf5")

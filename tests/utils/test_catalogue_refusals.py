@@ -121,6 +121,22 @@ def test_files_that_are_not_snapshots_raise(tmp_path) -> None:
         io.open_snapshot(tmp_path / "n.hdf5")
 
 
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("Clusters", "a file of clusters"),
+        ("Correlation", "a correlation function"),
+        ("TreeTable", "a file of merger trees"),
+    ],
+)
+def test_results_with_a_snapshot_header_are_not_snapshots(snapshot, refused, group, words) -> None:
+    with h5py.File(snapshot, "a") as file:
+        del file["PartType1"]
+        file.create_group(group)
+    with refused(f"is {words}, not a snapshot"):
+        io.open_snapshot(snapshot)
+
+
 def test_files_that_are_not_catalogues_raise(tmp_path) -> None:
     random = np.random.default_rng(0)
     io.write_snapshot(tmp_path / "snapshot.hdf5", ParticleData(pos=random.random((5, 3))))

@@ -194,6 +194,20 @@ def test_properties_equal_the_results_in_memory_up_to_rounding(
     check_equal(tmp_path / "pieces.hdf5", tmp_path / "whole.hdf5")
 
 
+def test_memory_that_messages_demand_is_soon_enough(
+    two_types: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Groups whose results need farther particles may demand more than the first message, which counts a margin."""
+    command = ["fof", str(two_types), "--npart-min", "5", "--properties", "-o", str(tmp_path / "out.hdf5"), "--memory"]
+    memory, failures = "200kB", 0
+    while cli.main([*command, memory]):
+        needed = re.search(r"The thinnest interval .* give at least ([0-9.]+) ([kM]iB)", capsys.readouterr().err)
+        assert needed is not None
+        memory, failures = "".join(needed.groups()), failures + 1
+        assert failures <= 2
+    assert failures
+
+
 def test_time_of_subhaloes_of_gas_is_estimated(two_types: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["fof", str(two_types), "--type", "0", "--subhaloes", "--memory", "1.4MB", "--dry-run"]
     assert cli.main(command) == 0

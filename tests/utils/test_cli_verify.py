@@ -1,6 +1,7 @@
 """``jztree verify``: correct results pass, and each planted error of a file is found."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,17 @@ def test_an_error_in_a_column_of_subhaloes_is_found(
         result = changed(catalogue, folder, name, change)
         assert cli.main(["verify", str(result), snapshot, "-q"]) == 2
         assert "its subhaloes have faults" in capsys.readouterr().err, name
+    for name in ("vel", "parent", "depth", "most_bound_id"):
+        with h5py.File(changed(catalogue, folder, "Subhaloes/vmax", lambda rows: None), "a") as file:
+            del file[f"Subhaloes/{name}"]
+        assert cli.main(["verify", str(folder / catalogue.name), snapshot, "--samples", "1"]) == 0
+        assert "group of subhaloes" in capsys.readouterr().out.partition("\nnot checked: ")[2]
+    without_velocities = Path(shutil.copy(snapshot, folder / "snap.hdf5"))
+    with h5py.File(without_velocities, "a") as file:
+        for ptype in (0, 1, 4):
+            del file[f"PartType{ptype}/Velocities"]
+    assert cli.main(["verify", str(catalogue), str(without_velocities), "--samples", "1"]) == 0
+    assert "group of subhaloes" in capsys.readouterr().out.partition("\nnot checked: ")[2]
 
 
 def swap_first(rows: np.ndarray) -> None:
@@ -127,6 +139,34 @@ def test_columns_without_a_check_are_named(
         column.attrs.update(kind="1", description="colour")
     assert cli.main(["verify", str(copy), str(with_properties[1]), "--samples", "1"]) == 0
     assert capsys.readouterr().out.endswith("\nnot checked: colour\n")
+
+
+AXES = {"axis_lengths", "axis_ratios", "principal_axes"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "unchecked"),
+    [
+        ("m200m", {"r200m", "vmax", "rmax"}),
+        ("r200m", {"m200m", "vmax", "rmax"}),
+        ("r100m", {"m100m"}),
+        ("rmax", {"vmax"}),
+        ("com_inertia_radius", AXES),
+        ("com_inertia_radius_200c", {f"{name}_200c" for name in AXES}),
+    ],
+)
+def test_columns_that_another_column_needs_are_not_checked_without_it(
+    with_properties: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    missing: str,
+    unchecked: set[str],
+) -> None:
+    copy = changed(with_properties[0], tmp_path, "Groups/mass", lambda rows: None)
+    with h5py.File(copy, "a") as file:
+        del file[f"Groups/{missing}"]
+    assert cli.main(["verify", str(copy), str(with_properties[1]), "--samples", "1"]) == 0
+    assert set(capsys.readouterr().out.partition("\nnot checked: ")[2].strip().split(", ")) == unchecked
 
 
 def plant(rows: np.ndarray) -> None:

@@ -193,15 +193,38 @@ def test_invalid_chunk_index_raises(snapshot, error_of) -> None:
     assert "only a part was written" in error_of("fof", snapshot)
 
 
-@pytest.mark.parametrize("length", [None, 100])
-def test_rows_in_another_file(snapshot, tmp_path, error_of, length) -> None:
+@pytest.mark.parametrize(
+    ("length", "places", "message"),
+    [
+        (None, [(0, 6000)], "rows.raw, which is missing or truncated; copy it to this place"),
+        (5999, [(0, 6000)], "rows.raw, which is missing or truncated; copy it to this place"),
+        (6000, [(0, 3000), (2999, 3001)], "in other files, where its parts overlap"),
+    ],
+    ids=["missing", "truncated", "overlapping"],
+)
+def test_rows_in_another_file_raise(snapshot, tmp_path, error_of, monkeypatch, length, places, message) -> None:
+    monkeypatch.chdir(tmp_path)
     if length is not None:
-        (tmp_path / "rows.raw").write_bytes(bytes(length))
-    with h5py.File(snapshot, "a") as file:
+        Path("rows.raw").write_bytes(bytes(length))
+    store_in_another_file(snapshot, [("rows.raw", *place) for place in places])
+    assert message in error_of("fof", snapshot)
+
+
+def store_in_another_file(path: Path, external: list[Any]) -> None:
+    with h5py.File(path, "a") as file:
         del file["PartType1/Coordinates"]
-        outside = [("rows.raw", 0, 6000)]
-        file.create_dataset("PartType1/Coordinates", (500, 3), "f4", external=outside)
-    assert "rows.raw, which is missing or truncated; copy it too" in error_of("fof", snapshot)
+        file.create_dataset("PartType1/Coordinates", (500, 3), "f4", external=external)
+
+
+@pytest.mark.parametrize("size", [6000, 10**6, h5py.h5f.UNLIMITED])
+def test_rows_in_another_file_of_the_working_directory(snapshot, tmp_path, random, monkeypatch, size) -> None:
+    """The file may be shorter than the size that is reserved for it."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    pos = random.random((500, 3), np.float32)
+    pos.tofile("rows.raw")
+    store_in_another_file(snapshot, [("rows.raw", 0, size)])
+    np.testing.assert_array_equal(io.open_snapshot(snapshot).read("pos"), pos)
 
 
 # Columns of another shape

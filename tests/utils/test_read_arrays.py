@@ -87,8 +87,8 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
         (np.zeros((5, 3), np.longdouble), "it must be float32 or float64"),
         (np.zeros(5), "of shape (5,); it must be (n, d)"),
         (np.zeros((3, 20)), "of shape (3, 20); it must be (n, d)"),
-        (np.float32(1.0), "holds no particles"),
-        (np.zeros((0, 3)), "holds no particles of type 1; it holds none"),
+        (np.float32(1.0), "of shape (); it must be (n, d)"),
+        (np.zeros((0, 3)), "of shape (0, 3); it must have at least one row"),
         (np.asarray([{"x": 1}]), "Python objects"),
         (np.zeros(4, [("x", "f4"), ("y", "f4")]), "it must be float32 or float64"),
     ],
@@ -223,6 +223,41 @@ def test_named_datasets(tmp_path, random, refused) -> None:
         io.open_snapshot(tmp_path / "a.h5", options=io.ReadOptions(pos="IntCoordinates"))
     pos = io.open_snapshot(tmp_path / "a.h5", options=io.ReadOptions(pos="IntCoordinates", boxsize=8)).read("pos")
     np.testing.assert_array_equal(pos, np.full((30, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (np.float64(1.0), "holds sim/points of shape (); it must be (n, d)"),
+        (h5py.Empty("f8"), "holds sim/points of shape (0,); it must be (n, d)"),
+        (np.zeros((0, 3)), "holds sim/points of shape (0, 3); it must have at least one row"),
+        (h5py.SoftLink("/none"), "holds sim/points as a link to /none, which cannot be opened"),
+        (h5py.ExternalLink("b.h5", "/x"), "holds sim/points as a link to /x in the file b.h5, which cannot be opened"),
+    ],
+)
+def test_named_positions_without_rows_raise(tmp_path, refused, content, message) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sim/points"] = content
+    with refused(message):
+        io.open_snapshot(tmp_path / "a.h5", options=io.ReadOptions(pos="sim/points"))
+
+
+@pytest.mark.parametrize("content", [np.zeros(7), h5py.Empty("f8")], ids=["short", "null"])
+def test_named_datasets_of_different_lengths_raise(tmp_path, refused, content) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["points"], file["m"] = np.zeros((30, 3)), content
+    rows = 0 if isinstance(content, h5py.Empty) else 7
+    with refused(f"holds m for {rows} particles, but points has 30"):
+        io.read_snapshot(tmp_path / "a.h5", fields=("mass",), options=io.ReadOptions(pos="points", mass="m"))
+
+
+@pytest.mark.parametrize("name", ["Header", "PartType1", "PartType1/Coordinates"])
+def test_snapshots_with_links_to_nothing_raise(snapshot, refused, name) -> None:
+    with h5py.File(snapshot, "a") as file:
+        del file[name]
+        file[name] = h5py.ExternalLink("none.hdf5", name)
+    with refused(f"holds {name} as a link to {name} in the file none.hdf5, which cannot be opened"):
+        io.read_snapshot(snapshot, fields=("pos",))
 
 
 def test_named_datasets_of_a_snapshot_without_its_header(snapshot) -> None:

@@ -306,33 +306,62 @@ def test_masses_of_black_holes(tmp_path, random) -> None:
     np.testing.assert_array_equal(io.open_snapshot(path, 5).read("mass"), [0.25] * 3)
 
 
-@pytest.mark.parametrize("harm", ["gone", "short", "text", "uncovered"])
+@pytest.mark.parametrize("harm", ["gone", "short", "text", "uncovered", "covered twice"])
 def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, random, refused, harm) -> None:
     pos, vel = swift
     source = tmp_path / "snap_0007.2.hdf5"
     message = {
         "gone": f"needs {source}, which is missing",
-        "short": "which has only 39",
+        "short": f"needs another shape of PartType1/Coordinates in {source} than (39, 3)",
         "text": "not an HDF5",
-        "uncovered": "only 297 have a source",
+        "uncovered": "has 100 rows, but row 99 has no source",
+        "covered twice": "has 100 rows, but row 80 has no source",
     }
     source.unlink()
     if harm == "text":
         source.write_text("nothing")
     elif harm == "short":
         write_swift(source, pos[61:], vel[61:])
-    elif harm == "uncovered":
+    elif harm != "gone":
         write_swift(source, pos[60:], vel[60:])
         with h5py.File(tmp_path / "snap_0007.hdf5", "a") as file:
             layout = h5py.VirtualLayout((100, 3), np.float64)
-            layout[:99] = h5py.VirtualSource("snap_0007.0.hdf5", "PartType1/Coordinates", (99, 3))
+            for start, stop in [(0, 99)] if harm == "uncovered" else [(0, 50), (30, 80)]:
+                part = h5py.VirtualSource("snap_0007.0.hdf5", "PartType1/Coordinates", (stop - start, 3))
+                layout[start:stop] = part
             del file["PartType1/Coordinates"]
             file.create_virtual_dataset("PartType1/Coordinates", layout)
     snapshot = io.open_snapshot(tmp_path / "snap_0007.hdf5")
     with refused(message[harm]):
         snapshot.read("pos")
-    if harm != "uncovered":  # a process with rows in other files is not affected
+    if "covered" not in harm:  # a process with rows in other files is not affected
         np.testing.assert_array_equal(snapshot.read("pos", 0, 60), pos[:60])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (None, "has no dataset rows"),
+        (np.zeros((9, 3)), "needs another shape of rows in {path} than (9, 3)"),
+        (np.zeros((10, 6)), "needs another shape of rows in {path} than (10, 6)"),
+        (1.0, "needs another shape of rows in {path} than ()"),
+        (h5py.Empty("f8"), "needs another shape of rows in {path} than (0,)"),
+        ("virtual", "needs {missing}, which is missing"),
+    ],
+    ids=["gone", "short", "wide", "scalar", "null", "virtual"],
+)
+def test_sources_in_the_same_file_are_checked(tmp_path, refused, rows, message) -> None:
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        sources = {"pos": (".", "rows"), "rows": ("b.hdf5", "x")}
+        for name, source in list(sources.items())[: 2 if isinstance(rows, str) else 1]:
+            layout = h5py.VirtualLayout((10, 3), np.float64)
+            layout[:] = h5py.VirtualSource(*source, (10, 3))
+            file.create_virtual_dataset(name, layout)
+        if rows is not None and not isinstance(rows, str):
+            file["rows"] = rows
+    with refused(message.format(path=path, missing=tmp_path / "b.hdf5")):
+        io.read_snapshot(path, fields=("pos",), options=io.ReadOptions(pos="pos"))
 
 
 def test_other_files_of_swift(tmp_path, random, refused) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import jztree as jz
 from jztree_utils import ics, verify
+from jztree_utils.verify import _points
 
 N, BOX, RLINK = 1500, 2.0, 0.08
 pytestmark = pytest.mark.fast
@@ -304,6 +305,15 @@ def test_particles_that_are_not_densest_or_lowest_are_found() -> None:
     assert "below that of its centre" in result.faults[0]
     result = verify.lowest_potential_particle(grouped, cata, np.full((1, 3), 0.123), boxsize=1.0)
     assert "has no particle at" in result.faults[0]
+
+
+def test_default_sample_of_densest_particles_counts_the_distances_to_all_particles(monkeypatch) -> None:
+    pos = (np.arange(40)[:, None] + np.linspace(0, 0.1, 5)).astype(np.float32).reshape(-1, 1)
+    grouped, cata = jz.friends_of_friends(pos, 0.5, npart_min=2)
+    densest = jz.halos.densest_particle(grouped, cata, jz.knn_density(grouped, 3))
+    monkeypatch.setattr(_points, "PAIRS", 15 * len(pos))
+    result = verify.densest_particle(grouped, cata, densest.part, densest.density, 3)
+    assert (result.passed, result.rows, result.checked) == (True, 40, 15)
 
 
 def test_spheres_that_do_not_fit_the_box_pass() -> None:

@@ -147,9 +147,9 @@ examples:
 VERIFY_EPILOG = """\
 Rows are chosen at random and computed again in float64 NumPy: groups from distances to all particles; masses, centres,
 radii, shapes and motions from the members; spheres, circular velocities and the other properties of --properties from
-all matter; and lists of neighbours. Each line has the number of checked rows and the probability that their sample
-misses an error. The last line names the columns that were not checked, such as the subhaloes. The exit status is 2
-if a row is wrong.
+all matter; subhaloes; and lists of neighbours. Each line has the number of checked rows and the probability that their
+sample misses an error. The last line names the columns that were not checked, such as the spins of subhaloes. The exit
+status is 2 if a row is wrong.
 
 examples:
   jztree verify halos.hdf5 snapdir_099

@@ -19,7 +19,7 @@ from .argument_checks import check_arguments, particle_types
 from .drawn import catalogue_of
 from .snapshots import complete_header, read_options, snapshot_path
 from .verify_properties import Properties, unchecked
-from .verify_subhaloes import verify_subhaloes
+from .verify_subhaloes import NEEDED_OF_SUBHALOES, verify_subhaloes
 
 
 def run_verify(args: Namespace) -> None:
@@ -118,7 +118,8 @@ def _groups(
     cata = replace(cata, offset=np.cumsum(count) - count)
     grouped = ParticleData(**columns, num=len(rows))
     yield verify.catalogue(grouped, cata, **options)
-    if content.subhaloes is not None and made_with.get("subhaloes"):
+    has_columns = (content.subhaloes or {}).keys() >= NEEDED_OF_SUBHALOES and grouped.vel is not None
+    if made_with.get("subhaloes") and has_columns:
         yield verify_subhaloes(args, content, made_with, (grouped, cata, ids, rows), snapshots)
     if content.extra:
         checked = _properties(args, content, parts, rows, snapshots, source)

@@ -89,7 +89,8 @@ class Properties:
 
     def _axes(self, of: Any, suffix: str) -> Iterator[verify.Verification]:
         columns = {name: self._values(f"{stored}{suffix}") for name, stored in _AXES.items()}
-        if of.shape_tensor is not None and all(column is not None for column in columns.values()):
+        needed = (of.shape_tensor, of.com_inertia_radius, *columns.values())
+        if all(column is not None for column in needed):
             check = verify.principal_axes(of, SimpleNamespace(**columns))
             names = tuple(f"{stored}{suffix}" for stored in _AXES.values())
             yield replace(check, content=f"{check.content}{suffix.replace('_', ' ')}", columns=names)
@@ -97,22 +98,17 @@ class Properties:
     def _spheres(self, centre: np.ndarray) -> Iterator[verify.Verification]:
         """Check the spheres, and the largest circular velocity in the sphere that limits its search."""
         options = self._options_of_spheres(centre)
-        names = [name[1:] for name in self.content.extra if is_sphere(name)]
+        names = list(dict.fromkeys(name[1:] for name in self.content.extra if is_sphere(f"r{name[1:]}")))
         densities = sphere_densities(self.header, names, comoving_densities(self.header, self.types))
         gravity, within = newton(self.header), peak_within(dict(densities))
         for name, density in densities:
+            radius, mass, vmax, rmax = map(self._values, (f"r{name}", f"m{name}", "vmax", "rmax"))
+            if radius is None or mass is None:
+                continue
             peak: dict[str, Any] = {}
-            if name == within and gravity is not None:
-                peak = {"vmax": self._values("vmax"), "rmax": self._values("rmax")}
-                peak |= {"gravity": gravity / self.header.scale_factor}
-            check = verify.spheres(
-                self.matter,
-                density,
-                self.content.extra[f"r{name}"].values,
-                self.content.extra[f"m{name}"].values,
-                **options,
-                **peak,
-            )
+            if name == within and gravity is not None and vmax is not None and rmax is not None:
+                peak = {"vmax": vmax, "rmax": rmax, "gravity": gravity / self.header.scale_factor}
+            check = verify.spheres(self.matter, density, radius, mass, **options, **peak)
             columns = [f"{column[0]}{name}" if column in ("radius", "mass") else column for column in check.columns]
             yield replace(check, content=f"spheres {name}", columns=tuple(columns))
 
@@ -126,7 +122,8 @@ class Properties:
         """Check the properties of the particles in the spheres."""
         suffix, names = f"_{PROPERTIES_OF}", [name for name in self.content.extra if name.endswith(f"_{PROPERTIES_OF}")]
         columns = {name.removesuffix(suffix): self._values(name) for name in names}
-        inside = SimpleNamespace(**{"shape_tensor": None, "angular_momentum": None} | columns, ngroups=len(radius))
+        needed = dict.fromkeys(("shape_tensor", "com_inertia_radius", "angular_momentum"))
+        inside = SimpleNamespace(**needed | columns, ngroups=len(radius))
         check = verify.sphere_properties(self.matter, radius, inside, **self._options_of_spheres(centre))
         yield replace(
             check,

@@ -16,6 +16,8 @@ from .._particles.group_properties import SOFTENING
 from .._particles.known_properties import newton
 from .verify_properties import OF_SUBHALOES
 
+NEEDED_OF_SUBHALOES = {"group", "count", "pos", "vel", "parent", "depth", "most_bound_id"}  # columns for the check
+
 
 def verify_subhaloes(
     args: Namespace,
