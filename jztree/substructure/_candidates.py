@@ -17,6 +17,7 @@ from ..density import density_of_neighbours
 from ..halos import WholeGroups, first_rows_of_groups
 from ..index import Index, build_index
 from ..knn import nearest
+from ..tree.stage import starts_of_ranks
 
 _BATCHES = 64  # of particles that search on one device
 
@@ -63,7 +64,7 @@ def neighbours_and_density(
         cfg: Options of the search.
     """
     pos, num = jnp.asarray(part.pos), jnp.asarray(part.num, jnp.int32)
-    starts = comm.starts_of(comm.all_gather(num))
+    starts = starts_of_ranks(num)
     if comm.num_ranks() == 1:
         return _search_in_batches(build_index(part, boxsize=boxsize), starts, k, cfg)
     first = first_rows_of_groups(cata, start, num, pos.shape[0])

@@ -35,6 +35,7 @@ from ..data import FofCatalogue, PosMass
 from ..halos import WholeGroups, check_softening, whole_groups
 from ..jax_ext import Exact, exact
 from ..particles import Array, check_num, check_representable
+from ..tree.stage import starts_of_ranks
 from ._candidates import find_candidates, neighbours_and_density
 from ._phase_space import phase_space_candidates
 from ._properties import joined_numbers, number_subhaloes, properties_of
@@ -157,7 +158,8 @@ def subhaloes(
         TypeError: If an argument has an invalid type.
         ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
-            particles, a mass, velocity or energy is invalid, or a density or a property exceeds the range of its dtype.
+            particles, a mass, velocity or energy is invalid, a density or a property exceeds the range of its dtype, or
+            all devices together hold 2**31 particles or more.
         CapacityError: If whole groups do not fit ``group_rows``.
 
     Examples:
@@ -277,7 +279,7 @@ def _find(
 
 def _joined_rows(groups: WholeGroups, row: jax.Array, num: jax.Array) -> jax.Array:
     """Return rows of whole groups as rows of the joined particles of the devices; -1 remains."""
-    starts = comm.starts_of(comm.all_gather(num))
+    starts = starts_of_ranks(num)
     return jnp.where(row >= 0, starts[groups.rank[row]] + groups.row[row], -1)
 
 

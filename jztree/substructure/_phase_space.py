@@ -246,7 +246,8 @@ def _without_noise(pieces: _Pieces, coordinates: jax.Array, sets: _Sets) -> _Pie
     number = jnp.maximum(count, 1)[:, None]
     mean = kernels.reduce_lists("sum", values[:, :-1], splits) / number
     offset = values[:, :-1] - _padded(mean)[kernels.entry_lists(splits, len(order))]
-    error2 = kernels.reduce_lists("sum", offset**2, splits) / number**2
+    squares = kernels.reduce_lists("sum", offset**2, splits)
+    error2 = squares / number.astype(squares.dtype) ** 2  # the square of an int32 may overflow
     centre = jnp.append(mean, values[jnp.minimum(splits[:-1], len(order) - 1), -1:], axis=1)
 
     def joined(target: jax.Array) -> jax.Array:

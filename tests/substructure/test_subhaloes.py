@@ -10,6 +10,7 @@ import pytest
 from devices import mesh_of
 
 import jztree as jz
+from jztree.comm import _counts
 from jztree.data import ParticleData, expand_particles
 from substructure.haloes import placed, plummer
 from substructure.rockstar import phase_space_candidates_of
@@ -158,6 +159,15 @@ def test_group_rows_that_are_too_few_raise() -> None:
     grouped, cata = jz.friends_of_friends.smap(mesh, jit=True)(expand_particles(part, 4), 0.05, boxsize=1.0)
     with pytest.raises(jz.CapacityError, match="group_rows"):
         jz.subhaloes.smap(mesh, jit=True)(grouped, cata, 1.0, boxsize=1.0, group_rows=10)
+
+
+@pytest.mark.parametrize("candidates", ["density", "phase_space"])
+def test_rows_that_exceed_32_bits_raise(candidates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = expand_particles(nested_haloes(n=60), 2)
+    grouped, cata = jz.friends_of_friends.smap(mesh_of(2), jit=True)(stacked, 0.1)
+    monkeypatch.setattr(_counts.Wide, "exceeds_int32", lambda count: count.high >= 0)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"less than 2\*\*31 particles over all devices"):
+        jax.block_until_ready(jz.subhaloes.smap(mesh_of(2), jit=True)(grouped, cata, 1.0, candidates=candidates))
 
 
 @pytest.mark.parametrize("n", [0, 1, 19, 25])

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jztree as jz
 from jztree.data import ParticleData
+from jztree.substructure import _phase_space
+from jztree.substructure._candidates import Candidates
 from substructure.haloes import nfw, placed, plummer
 from substructure.subfind import World, energies_of
 
@@ -209,3 +212,25 @@ def test_flow_of_hubble_unbinds_far_particles() -> None:
     assert 300 < fast < 490
     early = subhaloes_of(pos, 0 * vel, 1 / 500, hubble=6.0, tolerance=0.9)[1].columns()["count"][0]
     assert fast < early < 500
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("separation", "is_separate"), [(0.5, True), (0.01, False)])
+@pytest.mark.parametrize("largest", [1000, 46_000, 50_000, 66_000])
+def test_pieces_of_any_size_join_within_their_standard_errors(
+    largest: int, separation: float, is_separate: bool
+) -> None:
+    """The square of 46,341 exceeds int32. Both pieces are lines of two places in phase space."""
+    count, free, capacity = 100, 10, 4
+    signs = np.resize([1.0, -1.0], largest + count + free)
+    piece = np.repeat([0, 1, -1], [largest, count, free]).astype(np.int32)
+    pos = np.where(piece == 1, separation + 0.01 * signs, signs)
+    coordinates = np.stack([pos, 0 * pos, 0 * pos], axis=1).astype(np.float32)
+    numbers = np.arange(capacity, dtype=np.int32)
+    splits = jnp.asarray(np.where(numbers == 0, 0, len(piece)), jnp.int32)
+    candidates = Candidates(*(jnp.zeros(1, jnp.int32),) * 3)
+    rows = jnp.arange(len(piece), dtype=jnp.int32)
+    sets = _phase_space._Sets(rows, splits, jnp.asarray(numbers[:-1]), candidates, jnp.int32(1))
+    pieces = _phase_space._Pieces(jnp.asarray(piece), jnp.asarray([0, 0, 3], jnp.int32))
+    result = jax.jit(_phase_space._without_noise)(pieces, jnp.asarray(coordinates), sets)
+    np.testing.assert_array_equal(result.of_place, piece if is_separate else np.minimum(piece, 0))
