@@ -62,7 +62,7 @@ def run_verify(args: Namespace) -> None:
             }
         )
     if wrong := [check.content for check in done if not check.passed]:
-        raise ValueError(f"{result} does not agree with the snapshot: its {' and '.join(wrong)} have faults.")
+        raise ValueError(f"{result} does not agree with the snapshot: faults in its {' and '.join(wrong)}.")
 
 
 def _read(snapshot: io.Snapshot) -> ParticleData:
