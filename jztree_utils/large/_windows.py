@@ -28,7 +28,7 @@ _FEWEST = 100  # particles of a window without groups, enough for a search of ne
 _COLUMN, _LIST = "column ", "list "  # beginnings of the names of columns in the results of steps
 _TOO_DENSE = (
     "The thinnest interval along the axis with a group and its surroundings has up to {rows:,} particles, but memory "
-    "holds only {capacity:,} for such searches; give at least {needed}."
+    "holds only {capacity:,} for such searches; give at least {needed}, or more if groups depend on farther particles."
 )
 
 
