@@ -68,7 +68,7 @@ def test_distances_of_pairs_close_to_a_few_edges(along: int, extent: int, unit: 
     distances = np.unique(np.linalg.norm(pos[:, None].astype(float) - queries.astype(float), axis=-1))
     random = np.random.default_rng(extent)
     for count in (1, 2, 3, 3, 3, 4, 4, 4, 7):
-        chosen = np.sort(random.choice(distances[distances > 0], count))
+        lengths = np.sort(random.choice(distances[distances > 0], count))
         for factor in (1 - 1e-9, 1 + 1e-9, 1 - 1e-6, 1 + 1e-6):
-            edges = np.unique([0.0, *(chosen * factor), 2 * distances[-1]])
+            edges = np.unique([0.0, *(lengths * factor), 2 * distances[-1]])
             assert_counts(pair_counts(pos, edges, queries=queries), brute(pos, queries, edges))

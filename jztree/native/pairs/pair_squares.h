@@ -1,8 +1,8 @@
 // Counts the squared distances within each of some edges.
 //
 // The squares are gathered in a small buffer and compared with three edges at a time, from the outermost inwards.
-// Squares within the innermost of them are packed to the front of the buffer, and only these are compared with the next
-// edges. In three dimensions, few squares remain after a few edges. If there are only a few edges, squares are compared
+// Squares within the innermost edge are packed to the front of the buffer, and the next edges are compared only with
+// them. In three dimensions, few squares remain after a few edges. If there are only a few edges, squares are compared
 // with each edge and never stored.
 #pragma once
 
@@ -177,7 +177,7 @@ class PairSquares {
   static constexpr int64_t room = 2048;  // a quarter of the fastest cache
   static constexpr int edges_at_once = 3;
 
-  // Count the squares before `end` within each of these edges. Only squares within the first edge stay in the buffer.
+  // Count the squares before `end` within each edge. Only squares within the first edge stay in the buffer.
   // Returns whether some are undecided.
   template <int Edges>
   __attribute__((flatten)) bool compare(int64_t edge, const float* surely, const float* possibly, float*& end) {
