@@ -179,15 +179,10 @@ def of_most_ranks() -> list[float]:
     return [sum(costs[part].values()) for part in ("alone_ms", "with_others_ms", "collectives_ms")]
 
 
-def range_in_float64() -> list[float]:
-    ratios = [case["ratio"] for case in records("against_peers.jsonl")[6]["table"] if "float64" in case["case"]]
-    return [min(ratios), max(ratios)]
-
-
-def range_with_avx2(points: str) -> list[float]:
-    """Return the least and the largest ratio of float32 pair counts of some points with AVX2."""
-    table = records("against_peers.jsonl")[9]["table"]
-    ratios = [case["ratio"] for case in table if points in case["case"] and "float32" in case["case"]]
+def range_of(line: int, *texts: str) -> list[float]:
+    """Return the least and the largest ratio of the cases with these texts in a line of the record of peers."""
+    table = records("against_peers.jsonl")[line]["table"]
+    ratios = [case["ratio"] for case in table if all(text in case["case"] for text in texts)]
     return [min(ratios), max(ratios)]
 
 
@@ -242,11 +237,12 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
         ),
         (r"kNN and friends-of-friends take (\S+) times as long as with one", lambda: two_threads_over_one()[:1]),
         (r"kNN and friends-of-friends take (\S+) times as long as with one", lambda: two_threads_over_one()[1:]),
-        (r"the ratios of their six rows are (\S+) to ([\d.]+\d)", range_in_float64),
+        (r"the ratios of their six rows are (\S+) to ([\d.]+\d)", lambda: range_of(6, "float64")),
         (
             r"in float32 are (\S+) to (\S+) for the clustered box, and (\S+) to (\S+) for the survey",
-            lambda: range_with_avx2("a clustered box") + range_with_avx2("a survey"),
+            lambda: range_of(9, "a clustered box", "float32") + range_of(9, "a survey", "float32"),
         ),
+        (r"With AVX2, nanoflann takes (\S+) to (\S+) times as long for kNN", lambda: range_of(10, "1e+05")),
         (r"spends (\S+) ms on its own kNN with k=8, (\S+) ms on .* and (\S+) ms on messages", of_most_ranks),
     ],
     "docs/linking_lengths.md": [
