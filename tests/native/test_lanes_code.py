@@ -16,7 +16,13 @@ NATIVE = Path(__file__).parents[2] / "jztree" / "native"
 FUNCTIONS = """
 #include "common/cpu/candidate.h"
 #include "common/cpu/exact_distances.h"
+#include "knn/sorted_registers.h"
 namespace jztree {
+void insert(SortedRegisters<uint32_t, 48>::Vector* stored, const uint32_t* numbers, int64_t count) {
+  SortedRegisters<uint32_t, 48> list(stored);
+  for (int64_t i = 0; i < count; ++i) list.insert(numbers[i]);
+  list.store(stored);
+}
 uint32_t falls(const double* squares) {
   Lanes<double> before, after;
   load(squares, before);
@@ -71,7 +77,7 @@ def stack_accesses(source: str, instruction_set: str) -> list[str]:
     """Return the instructions of compiled functions that use the stack or fill memory."""
     command = ["c++", *flags(instruction_set), "-x", "c++", "-S", "-o", "-", "-I", str(NATIVE), "-"]
     run = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
-    return [line.strip() for line in run.stdout.splitlines() if re.search(r"%rsp|\(%rbp\)|rep stos", line)]
+    return [line.strip() for line in run.stdout.splitlines() if re.search(r"%rsp|\(%rbp\)|rep (?:stos|movs)", line)]
 
 
 pytestmark = pytest.mark.skipif(

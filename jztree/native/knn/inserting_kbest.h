@@ -17,6 +17,8 @@ class VectorKBest final : public KBest<float> {
   using Vector = typename List::Vector;
 
  public:
+  static constexpr int max_k = Room;
+
   explicit VectorKBest(int64_t k) : k_(k) {}
 
   void reset(int64_t queries, bool self_first) override {

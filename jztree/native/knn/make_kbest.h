@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "counted_kbest.h"
 #include "inserting_kbest.h"
@@ -10,71 +11,48 @@
 
 namespace jztree {
 
-template <typename T>
-std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t max_batch);
-
-template <>
-inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t max_batch) {
-  if (k <= 8) return std::make_unique<VectorKBest<8>>(k);
-  if (k <= 16) return std::make_unique<VectorKBest<16>>(k);
-  if (k <= 24) return std::make_unique<VectorKBest<24>>(k);
-  if (k <= 32) return std::make_unique<VectorKBest<32>>(k);
-  if (k <= 40) return std::make_unique<VectorKBest<40>>(k);
-  // Up to eight registers of 64 bytes. Insertion into more, smaller registers is slower than counting.
-  if constexpr (register_bytes == 64) {
-    if (k <= 48) return std::make_unique<VectorKBest<48>>(k);
-    if (k <= 56) return std::make_unique<VectorKBest<56>>(k);
-    if (k <= 64) return std::make_unique<VectorKBest<64>>(k);
-  }
-  return std::make_unique<CountedKBest<float>>(k, max_batch);
+// The number for registers of 16, 32 or 64 bytes.
+constexpr int by_width(int for_16, int for_32, int for_64) {
+  return register_bytes == 16 ? for_16 : register_bytes == 32 ? for_32 : for_64;
 }
 
-template <>
-inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t max_batch) {
-  if (k <= 16) return std::make_unique<SortedKBest>(k);
-  return std::make_unique<CountedKBest<double>>(k, max_batch);
+// The smallest of the lists with Room, Room + Step, ..., Largest entries that is large enough; null if none is.
+template <typename T, template <int> class List, int Room, int Step, int Largest>
+std::unique_ptr<KBest<T>> smallest_kbest(int64_t k) {
+  if constexpr (Room <= Largest) {
+    if (k <= List<Room>::max_k) return std::make_unique<List<Room>>(k);
+    return smallest_kbest<T, List, Room + Step, Step, Largest>(k);
+  }
+  return nullptr;
+}
+
+template <int Room>
+using RoundedFloats = RoundedKBest<float, Room>;
+template <int Room>
+using RoundedDoubles = RoundedKBest<double, Room>;
+
+// The limits of both functions are measured for each register width: whole candidates are faster for fewer neighbours,
+// and counting for more.
+template <typename T>
+std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t max_batch) {
+  if constexpr (std::is_same_v<T, float>) {
+    constexpr int step = by_width(4, 4, 8);
+    if (auto list = smallest_kbest<float, VectorKBest, step, step, by_width(40, 40, 64)>(k)) return list;
+  } else if (k <= 16) {
+    return std::make_unique<SortedKBest>(k);
+  }
+  return std::make_unique<CountedKBest<T>>(k, max_batch);
 }
 
 // Selects a faster list that cannot decide all ties; null if no such list is faster for k.
 template <typename T>
-std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t k);
-
-// The limits are measured for each register width: whole candidates are faster for fewer neighbours, and counting for
-// more. A list has at least two entries after the k-th, so that it can decide ties of two or three.
-template <>
-inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
-  if (k <= (register_bytes == 64 ? 32 : 24)) return nullptr;
-  if (k <= 30) return std::make_unique<RoundedKBest<float, 32>>(k);
-  if (k <= 46) return std::make_unique<RoundedKBest<float, 48>>(k);
-  if (k <= 62) return std::make_unique<RoundedKBest<float, 64>>(k);
-  if constexpr (register_bytes >= 32) {
-    if (k <= 78) return std::make_unique<RoundedKBest<float, 80>>(k);
+std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t k) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (k <= by_width(24, 32, 64)) return nullptr;
+    return smallest_kbest<float, RoundedFloats, 32, by_width(16, 8, 16), by_width(64, 128, 192)>(k);
+  } else {
+    return k <= 4 ? nullptr : smallest_kbest<double, RoundedDoubles, 8, by_width(4, 4, 8), by_width(24, 72, 144)>(k);
   }
-  if constexpr (register_bytes == 64) {
-    if (k <= 94) return std::make_unique<RoundedKBest<float, 96>>(k);
-    if (k <= 110) return std::make_unique<RoundedKBest<float, 112>>(k);
-    if (k <= 126) return std::make_unique<RoundedKBest<float, 128>>(k);
-  }
-  return nullptr;
-}
-
-template <>
-inline std::unique_ptr<KBest<double>> make_rounded_kbest<double>(int64_t k) {
-  constexpr int room = register_bytes == 64 ? 16 : 12;  // a multiple of the register's width
-  if (k <= 4) return nullptr;
-  if (k <= 6) return std::make_unique<RoundedKBest<double, 8>>(k);
-  if (k <= room - 2) return std::make_unique<RoundedKBest<double, room>>(k);
-  if (k <= 14) return std::make_unique<RoundedKBest<double, 16>>(k);
-  if (k <= 22) return std::make_unique<RoundedKBest<double, 24>>(k);
-  if constexpr (register_bytes >= 32) {
-    if (k <= 30) return std::make_unique<RoundedKBest<double, 32>>(k);
-    if (k <= 38) return std::make_unique<RoundedKBest<double, 40>>(k);
-    if (k <= 46) return std::make_unique<RoundedKBest<double, 48>>(k);
-  }
-  if constexpr (register_bytes == 64) {
-    if (k <= 62) return std::make_unique<RoundedKBest<double, 64>>(k);
-  }
-  return nullptr;
 }
 
 // The lists of one walk.

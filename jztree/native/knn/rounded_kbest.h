@@ -27,6 +27,8 @@ class RoundedKBest final : public KBest<T> {
   using Vector = typename List::Vector;
 
  public:
+  static constexpr int max_k = Room - 2;  // two more entries decide ties of two or three
+
   explicit RoundedKBest(int64_t k) : k_(k) {}
 
   void reset(int64_t queries, bool self_first) override {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "common/cpu/lanes.h"
 
@@ -23,21 +24,22 @@ class SortedRegisters {
   static_assert(Room % width == 0, "whole registers");
 
   explicit SortedRegisters(const Vector* stored) {
-    for (int v = 0; v < vectors; ++v) list_[v] = stored[v];
+    each_vector([&](int v) { list_[v] = stored[v]; });
   }
   void store(Vector* to) const {
-    for (int v = 0; v < vectors; ++v) to[v] = list_[v];
+    each_vector([&](int v) { to[v] = list_[v]; });
   }
 
   // The largest element is dropped.
   void insert(Integer one) {
     Vector x = Vector{} + one, before;
     shift(Vector{}, list_[vectors - 1], before);
-    for (int v = vectors - 1; v >= 0; --v) {
+    each_vector([&](int i) {
+      const int v = vectors - 1 - i;
       Vector larger;
       larger_of(v > 0 ? list_[v - 1] : before, x, larger);
       smaller_of(larger, list_[v], list_[v]);
-    }
+    });
   }
 
   // Call use(one) for every element of a stored list, in order.
@@ -54,6 +56,17 @@ class SortedRegisters {
   }
 
  private:
+  // Call work(v) for each vector. A loop over the array would become a call or instructions that copy memory, and keep
+  // the list there.
+  template <typename Work>
+  JZTREE_INLINE static void each_vector(const Work& work) {
+    each_of(std::make_integer_sequence<int, vectors>{}, work);
+  }
+  template <typename Work, int... V>
+  JZTREE_INLINE static void each_of(std::integer_sequence<int, V...>, const Work& work) {
+    (work(V), ...);
+  }
+
   // Such 64-bit integers sort like the float64 numbers with these bits. Every processor has instructions for the
   // minimum and maximum of float64 numbers, but some lack them for 64-bit integers. (Subnormal numbers are safe,
   // because kernels do not flush them to 0.)
