@@ -71,9 +71,9 @@ def snapshot_positions(path: Path | None) -> tuple[np.ndarray, float]:
 
 def knn_cases(large: int) -> Iterator[Case]:
     """Yield searches for neighbours of uniform points."""
-    few = ((1, 7.0), (2, 4.5), (8, 6.0), (33, 6.5), (64, 6.5), (100, 6.5), (300, 13.0))
-    many = ((10**6, 8, 14.0), (large, 8, 5.0), (10**6, 16, 4.0), (10**6, 32, 3.5))
-    for n, k, aim in (*((10**5, k, aim) for k, aim in few), *many):
+    aims = ((1, 7.0), (2, 4.5), (8, 6.0), (33, 6.5), (64, 6.5), (100, 6.5), (300, 13.0))
+    cases = ((10**6, 8, 14.0), (large, 8, 5.0), (10**6, 16, 4.0), (10**6, 32, 3.5))
+    for n, k, aim in (*((10**5, k, aim) for k, aim in aims), *cases):
         pos, runs = uniform(n), 9 if n < 10**6 else 3 if n == 10**6 else 1
         yield Case(f"kNN {n:.0e}, k={k}", neighbours(pos, k), "nanoflann", peers.nanoflann(pos, k), aim, runs)
     pos, query = uniform(10**6), uniform(10**6, seed=3)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "common/cpu/lanes.h"
 
@@ -18,27 +17,27 @@ namespace jztree {
 template <typename Integer, int Room>
 class SortedRegisters {
  public:
-  using Vector = typename RegisterType<Integer>::Vector;
-  static constexpr int width = register_bytes / static_cast<int>(sizeof(Integer));
-  static constexpr int vectors = Room / width;
+  using List = Lanes<Integer, Room>;
+  using Vector = typename List::Register;
+  static constexpr int width = List::width, vectors = List::registers;
   static_assert(Room % width == 0, "whole registers");
 
   explicit SortedRegisters(const Vector* stored) {
-    each_vector([&](int v) { list_[v] = stored[v]; });
+    List::each_register([&](int v) { list_.part[v] = stored[v]; });
   }
   void store(Vector* to) const {
-    each_vector([&](int v) { to[v] = list_[v]; });
+    List::each_register([&](int v) { to[v] = list_.part[v]; });
   }
 
   // The largest element is dropped.
   void insert(Integer one) {
     Vector x = Vector{} + one, before;
-    shift(Vector{}, list_[vectors - 1], before);
-    each_vector([&](int i) {
+    shift(Vector{}, list_.part[vectors - 1], before);
+    List::each_register([&](int i) {
       const int v = vectors - 1 - i;
       Vector larger;
-      larger_of(v > 0 ? list_[v - 1] : before, x, larger);
-      smaller_of(larger, list_[v], list_[v]);
+      larger_of(v > 0 ? list_.part[v - 1] : before, x, larger);
+      smaller_of(larger, list_.part[v], list_.part[v]);
     });
   }
 
@@ -56,17 +55,6 @@ class SortedRegisters {
   }
 
  private:
-  // Call work(v) for each vector. A loop over the array would become a call or instructions that copy memory, and keep
-  // the list there.
-  template <typename Work>
-  JZTREE_INLINE static void each_vector(const Work& work) {
-    each_of(std::make_integer_sequence<int, vectors>{}, work);
-  }
-  template <typename Work, int... V>
-  JZTREE_INLINE static void each_of(std::integer_sequence<int, V...>, const Work& work) {
-    (work(V), ...);
-  }
-
   // Such 64-bit integers sort like the float64 numbers with these bits. Every processor has instructions for the
   // minimum and maximum of float64 numbers, but some lack them for 64-bit integers. (Subnormal numbers are safe,
   // because kernels do not flush them to 0.)
@@ -99,7 +87,7 @@ class SortedRegisters {
     out = a < b ? a : b;
   }
 
-  Vector list_[vectors];
+  List list_;
 };
 
 }  // namespace jztree

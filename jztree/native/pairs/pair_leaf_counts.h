@@ -443,7 +443,7 @@ class LeafPairs {
       }
       undecided_[static_cast<size_t>(begin / lanes)] = edges.has_undecided();
     }
-    squares_.add(edges);
+    squares_.add(bins.lo, edges);
   }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)

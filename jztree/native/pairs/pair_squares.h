@@ -153,14 +153,17 @@ class PairSquares {
     return has_undecided;
   }
 
-  // Add the counts of these edges.
+  // Add the counts of edges, the first of number `edge`. Returns whether squares are undecided.
   template <int Edges>
-  void add(const FewEdges<Edges>& edges) {
-    for (int edge = 0; edge < Edges; ++edge) {
-      size_t index = static_cast<size_t>(lo_ + edge);
-      surely_[index] += edges.sum(edges.sure[edge]);
-      possibly_[index] += edges.sum(edges.possible[edge]);
+  bool add(int64_t edge, const FewEdges<Edges>& edges) {
+    bool has_undecided = false;
+    for (int i = 0; i < Edges; ++i) {
+      const int64_t sure_count = edges.sum(edges.sure[i]), possible_count = edges.sum(edges.possible[i]);
+      surely_[static_cast<size_t>(edge + i)] += sure_count;
+      possibly_[static_cast<size_t>(edge + i)] += possible_count;
+      has_undecided |= sure_count != possible_count;
     }
+    return has_undecided;
   }
 
   // Add decided pairs.
@@ -192,14 +195,7 @@ class PairSquares {
       packed += keep_lanes(squares, lanes_at_most(squares, edges.possibly[0]), packed);
     }
     end = packed;
-    bool has_undecided = false;
-    for (int i = 0; i < Edges; ++i) {
-      const int64_t sure_count = edges.sum(edges.sure[i]), possible_count = edges.sum(edges.possible[i]);
-      surely_[static_cast<size_t>(edge + i)] += sure_count;
-      possibly_[static_cast<size_t>(edge + i)] += possible_count;
-      has_undecided |= sure_count != possible_count;
-    }
-    return has_undecided;
+    return add(edge, edges);
   }
 
   std::vector<int64_t> surely_, possibly_;

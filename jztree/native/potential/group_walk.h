@@ -517,8 +517,7 @@ class RunSums {
     }
   }
 
-  // Only a share of the pair is softened. In its own function, so that the compiler inlines the attraction of all
-  // pairs.
+  // Only a share of the pair is softened. In its own function, so that the compiler inlines the usual attraction.
   JZTREE_APART Attraction<Lanes<double>> shared(const Lanes<double>& share, const Attraction<Lanes<double>>& pair,
                                                 const Lanes<double>& square) const {
     using V = Lanes<double>;
