@@ -1,23 +1,35 @@
 // The attraction (gravity.h) of vectors of particles.
 #pragma once
 
+#include <algorithm>
+
 #include "common/cpu/lanes.h"
 #include "gravity.h"
 
 namespace jztree {
 
+// As many targets as stay in registers together with their sums.
+template <typename Real>
+constexpr int64_t targets = std::min<int64_t>(lanes, 2 * Lanes<Real>::width);
+template <typename Real>
+using Targets = Lanes<Real, targets<Real>>;
+
 // 1 / sqrt(x) of normal positive numbers. For float32, a first guess comes from the bits, and steps of Newton's method
 // improve it to 1e-6: this is faster than a root and a quotient, and unlike approximate instructions, it gives the same
 // bits on every machine (C. J. Walczyk, L. V. Moroz & J. L. Cieslinski, 2021, Entropy 23, 86).
-inline Lanes<float> inverse_of_root(const Lanes<float>& x) {
+template <int64_t N>
+inline Lanes<float, N> inverse_of_root(const Lanes<float, N>& x) {
+  using V = Lanes<float, N>;
   using Bits = RegisterType<int32_t>::Vector;
-  Lanes<float> y;
-  Lanes<float>::each_register(
-      [&](int i) { y.part[i] = (Lanes<float>::Register)(0x5f1ffff9 - ((Bits)x.part[i] >> 1)); });
-  y = y * (Lanes<float>(1.681913952f) - x * y * y * 0.703952253f);
-  return y * (Lanes<float>(1.5000004f) - x * 0.5f * y * y);
+  V y;
+  V::each_register([&](int i) { y.part[i] = (typename V::Register)(0x5f1ffff9 - ((Bits)x.part[i] >> 1)); });
+  y = y * (V(1.681913952f) - x * y * y * 0.703952253f);
+  return y * (V(1.5000004f) - x * 0.5f * y * y);
 }
-inline Lanes<double> inverse_of_root(const Lanes<double>& x) { return Lanes<double>(1.) / square_root(x); }
+template <int64_t N>
+inline Lanes<double, N> inverse_of_root(const Lanes<double, N>& x) {
+  return Lanes<double, N>(1.) / square_root(x);
+}
 
 // With all softenings, and 0 at distance 0 without softening. r2: squared distances plus Plummer's squared softening.
 JZTREE_INLINE inline Attraction<Lanes<double>> softened(const Lanes<double>& r2, double reach) {

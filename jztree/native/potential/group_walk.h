@@ -107,8 +107,8 @@ class RunSums {
   template <bool Accelerate>
   void add_images() {
     if constexpr (D == 3) {
-      for (int64_t i = 0; i < count(); i += lanes) {
-        Lanes<double> x[D], sums[D + 1] = {};
+      for (int64_t i = 0; i < count(); i += targets<double>) {
+        Targets<double> x[D], sums[D + 1] = {};
         for (int d = 0; d < D; ++d) load(wide_place_[d] + i, x[d]);
         images_.template add<Accelerate>(x, sums[D], sums);
         store(sums[D], potential + i);
@@ -348,8 +348,8 @@ class RunSums {
 
   template <bool Accelerate>
   void flush_rows() {
-    using V = Lanes<Real>;
-    for (int64_t i = 0; i < count(); i += lanes) {
+    using V = Targets<Real>;
+    for (int64_t i = 0; i < count(); i += targets<Real>) {
       V x[D], sums[D + 1] = {};
       load_targets(i, x);
       for (int64_t s = 0; s < row_count_; ++s) add_row_field<Accelerate, D>(rows_[s], x, sums);
@@ -358,16 +358,16 @@ class RunSums {
     row_count_ = 0;
   }
 
-  void load_targets(int64_t i, Lanes<Real>* x) const {
+  void load_targets(int64_t i, Targets<Real>* x) const {
     for (int d = 0; d < D; ++d) load(place_[d] + i, x[d]);
   }
   // Float32 sums have few terms, because many equal terms would all be rounded in the same direction.
   template <bool Accelerate>
-  void add_sums(int64_t i, const Lanes<Real>* sums) {
+  void add_sums(int64_t i, const Targets<Real>* sums) {
     for (int d = Accelerate ? 0 : D; d <= D; ++d) {
       double* to = (d == D ? potential : acceleration[d]) + i;
-      Real terms[lanes];
-      Lanes<double> before, added;
+      Real terms[targets<Real>];
+      Lanes<double, targets<Real>> before, added;
       store(sums[d], terms);
       load(terms, added);
       load(to, before);
@@ -392,8 +392,8 @@ class RunSums {
 
   template <bool Accelerate, bool Lever>
   void flush_nodes_with() {
-    using V = Lanes<Real>;
-    for (int64_t i = 0; i < count(); i += lanes) {
+    using V = Targets<Real>;
+    for (int64_t i = 0; i < count(); i += targets<Real>) {
       V x[D], sums[D + 1] = {};
       load_targets(i, x);
       for (int64_t n = 0; n < node_count_; ++n) add_node_field<Accelerate, Lever, D>(nodes_[n], x, sums);
@@ -418,15 +418,15 @@ class RunSums {
   // Halved: whether only nearest images are softened.
   template <bool Accelerate, bool Halved>
   void add_close_with(int64_t from, int64_t to) {
-    using V = Lanes<Real>;
+    using V = Targets<Real>;
     const V near2(static_cast<Real>(box_.near2)), all_softening2(static_cast<Real>(softening_.length2)), none{};
     const V halfway(static_cast<Real>(nearest_.halfway + halfway_width<Real>));  // `Real` rounds places
     Real inverse_half[D];
     for (int d = 0; d < D; ++d) inverse_half[d] = static_cast<Real>(1 / nearest_.half[d]);
-    for (int64_t i = 0; i < count(); i += lanes) {
+    for (int64_t i = 0; i < count(); i += targets<Real>) {
       V x[D], sums[D + 1] = {};
       load_targets(i, x);
-      const uint32_t used = (uint32_t{2} << (std::min(count() - i, lanes) - 1)) - 1;
+      const uint32_t used = (uint32_t{2} << (std::min(count() - i, targets<Real>) - 1)) - 1;
       for (int64_t row = from; row < to; ++row) {
         V away[D], r2{}, depth(Real{1}), softening2 = all_softening2;
         for (int d = 0; d < D; ++d) {

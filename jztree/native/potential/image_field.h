@@ -104,8 +104,8 @@ class ImageField {
   }
 
   // Add the sums of m R, and of its gradient, at the lanes of `x`.
-  template <bool Accelerate>
-  void add(const Lanes<double>* x, Lanes<double>& potential, Lanes<double>* acceleration) const {
+  template <bool Accelerate, typename V>
+  void add(const V* x, V& potential, V* acceleration) const {
     grid_.add<Accelerate>(coefficients_.row(0, 0), x, potential, acceleration);
   }
 
