@@ -276,7 +276,7 @@ def _numbers_only(search: _Prepared, numbers: _Numbers) -> dict[str, Any]:
     ids = comm.of_rank(numbers.starts, rank) + row
     _, rad, idx = _search_with_ghosts(search, numbers, ids, None if moved is None else moved.merge)
     if moved is not None:
-        rad, idx = search.stage.send_back_if_moved((rad, idx), fill=(jnp.inf, -1))
+        rad, idx = moved.send_back((rad, idx), (jnp.inf, -1))
     if search.drops_self():
         number = numbers.starts[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
         rad, idx = drop_self(idx == number[:, None], (rad, idx))

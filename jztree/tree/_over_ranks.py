@@ -128,7 +128,6 @@ class SortedRange:
         row_origin: Rank and row of each row in the input; None if the caller did not request it.
         merge: ``(rows,)`` int32, the index of each row among the received rows.
         route: Route of the received rows.
-        stayed: Whether no row of any rank moved; None if this is unknown.
     """
 
     part: Any
@@ -137,7 +136,6 @@ class SortedRange:
     row_origin: RankIdx | None
     merge: jax.Array
     route: comm.Route
-    stayed: jax.Array | None = None
 
     @property
     def origin(self) -> RankIdx:
@@ -256,7 +254,7 @@ def _sort_one_type(unsorted: InputParticles, domain: Domain, capacity: Capacity)
     found = jax.lax.cond(in_place, varying(keep_rows), varying(move_rows))
     moved_columns, moved_data, moved_num, origin, merge, order, traffic = found
     part = replace_num(rebuild(moved_columns), moved_num)
-    return SortedRange(part, moved_data, moved_num, origin, merge, comm.Route(order, traffic, n), in_place)
+    return SortedRange(part, moved_data, moved_num, origin, merge, comm.Route(order, traffic, n))
 
 
 def _are_in_place(pos: jax.Array, num: jax.Array, domain: Domain) -> tuple[jax.Array, jax.Array]:

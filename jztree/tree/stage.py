@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from .. import comm, kernels, stats
+from .. import comm, kernels
 from .._options import checked_config
 from .._transform.capacity import Capacity
 from ..arguments import check_box, check_particles, check_queries
@@ -246,28 +246,6 @@ class Stage:
         merge = moved.merge
         answers = jax.tree.map(lambda leaf: kernels.scatter_rows(leaf, merge), answers)
         return moved.send_back(answers, fill)
-
-    def send_back_if_moved(self, answers: Any, fill: Any = None) -> Any:
-        """Return answers at the rank and row of each query. Send nothing if no query of any rank has moved.
-
-        Args:
-            answers: Pytree of arrays ``(q, ...)``, in the order ``queries.moved.merge``.
-            fill: See `send_back`.
-
-        Returns:
-            See `send_back`.
-        """
-        moved = self.queries.moved
-        assert moved is not None
-
-        if moved.stayed is None:
-            return moved.send_back(answers, fill)
-        stats.record("rows.results", jnp.int32(0))
-        # Use a loop of at most one step, because its state stays in place: a conditional would copy its result.
-        state = jax.tree.map(comm.vary, (moved.stayed, answers))
-        return jax.lax.while_loop(
-            lambda state: ~state[0], lambda state: (~state[0], moved.send_back(state[1], fill)), state
-        )[1]
 
 
 def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
