@@ -5,6 +5,7 @@ particles.
 """
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_rows_sent_by_knn(rows: int, box: float) -> None:
     assert 0 < at_a_million(sent["ghosts"], rows) < 0.25
     # In random order, three quarters of the rows belong to another of four devices, and so do their results.
     assert sent["sort"] == sent["results"] == pytest.approx(0.75, abs=0.01)
+
+
+def test_knn_over_devices_does_not_copy_its_results() -> None:
+    mesh = mesh_of(2)
+    knn = jz.knn.knn.smap(mesh, jit=True)
+    program = jax.jit(lambda part: knn(part, k=7)).lower(uniform(mesh, 1000)).compile().as_text()
+    assert "[1000,7]" in program
+    assert re.findall(r"\[1000,7\]\S* copy\(.*", program) == []
 
 
 @pytest.mark.long
