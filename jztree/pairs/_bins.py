@@ -124,5 +124,6 @@ def reach_of(bins: PairBins, dtype: np.dtype[Any]) -> jax.Array:
     reach = jnp.asarray(exact_to_float(bins.edges)[-1])
     if bins.mode == "rp_pi" and bins.edges_b is not None:
         reach = reach + jnp.asarray(exact_to_float(bins.edges_b)[-1])
+    reach = jax.lax.stop_gradient(reach)
     widest = at_least_normal(reach.astype(dtype)) * (1 + 4 * jnp.finfo(dtype).eps)
     return jnp.nextafter(widest, jnp.asarray(jnp.inf, dtype))

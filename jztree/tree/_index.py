@@ -81,17 +81,21 @@ def index_of(part: Any, box: Exact, sources: SortedParticles, cfg: TreeConfig) -
     return Index(part, box, dataclasses.replace(sources, data=None), cfg, comm.num_ranks())
 
 
-def faults_of_index(index: Index) -> list[comm.Fault]:
-    """Return the possible faults of an index whose arrays were changed."""
+def faults_of_index(particles: InputParticles) -> list[comm.Fault]:
+    """Return the possible faults of an index ``particles.th`` with changed arrays.
+
+    They depend on ``particles.num``: if nothing used this number, the compiler would remove the checks that return it.
+    """
+    index = particles.th
+    assert isinstance(index, Index)
     sources: SortedParticles = index.sources
     if sources.moved is None:
         tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.rows) != 0
         pos, posz = jax.lax.stop_gradient((jnp.asarray(get_pos(index.part)), sources.pos))
         return [comm.Fault(~tree_fits | _is_moved(pos, posz, sources.rows, sources.num), [], _CHANGED)]
     sent, received = sources.moved.route.sent, sources.moved.route.received
-    route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (
-        jnp.sum(received, dtype=jnp.int32) == sources.num
-    )
+    num = comm.after(sources.num, particles.num)
+    route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (jnp.sum(received, dtype=jnp.int32) == num)
     tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.moved.merge) != 0
     return [comm.Fault(~(route_fits & tree_fits), [], _CHANGED)]
 

@@ -215,9 +215,9 @@ def bring(
 
 
 def reach_of(radius: ArrayLike, dtype: np.dtype[Any]) -> jax.Array:
-    """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
+    """Return ``radius`` in the dtype of the positions, not rounded below its value, and without derivatives."""
     check_reach(radius)
-    length = jnp.asarray(radius, dtype)
+    length = jax.lax.stop_gradient(jnp.asarray(radius, dtype))
     enlarged = jnp.nextafter(at_least_normal(length), jnp.asarray(jnp.inf, dtype))
     return jnp.where(is_length(length), enlarged, jnp.asarray(-1, dtype))
 

@@ -368,7 +368,7 @@ def _on_one_device(
 def _corners_and_faults(given: InputParticles, box: Exact) -> tuple[Any, list[comm.Fault]]:
     """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
     if isinstance(given.th, Index):
-        return None, faults_of_index(given.th)
+        return None, faults_of_index(given)
     if given.th is not None:
         return None, faults_of_hierarchy(given.pos, given.num, given.th, box)
     return corners_of(jnp.asarray(given.pos), given.num, given.name)
@@ -379,7 +379,7 @@ def _one_set_over_ranks(
 ) -> SortedParticles:
     """Sort the particles on all ranks in z-order, unless they are already in order."""
     if isinstance(given.th, Index):
-        num = comm.check_all(given.th.sources.num, [*faults_of_index(given.th), *faults])
+        num = comm.check_all(given.th.sources.num, [*faults_of_index(given), *faults])
         return sorted_by_index(given, num, cfg.tree)
     domain, (num,) = domain_of([given.pos], [given.num], [given.name], box, faults)
     if given.th is None:
@@ -430,7 +430,7 @@ def _with_index(
     index = indexed.th
     assert isinstance(index, Index)
     types = [given.pos], [given.num], [given.name]
-    faults = [*faults_of_index(index), *faults]
+    faults = [*faults_of_index(indexed), *faults]
     domain, (num,) = domain_of(*types, box, faults, first_type_only=True, first_type=index.sources.domain)
     in_order = sorted_by_index(indexed, comm.after(index.sources.num, num), cfg.tree)
     on_rank = _domain_of_queries(domain, in_z_order)

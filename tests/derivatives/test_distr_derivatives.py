@@ -151,6 +151,29 @@ def test_derivatives_by_replicated_scalars(form: str) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
+def test_catalogue_has_forward_derivatives_with_respect_to_length_and_box() -> None:
+    """The linking length bounds the ghosts, but no derivative flows through the choice of ghosts."""
+    pos, mass, vel = particles()
+
+    def slope(find: Any, part: ParticleData) -> Any:
+        def loss(rlink: Any, box: Any) -> jax.Array:
+            return of_columns(find(part, rlink, box)[1])
+
+        return jax.jit(lambda *point: jax.jvp(loss, point, (1.0, jnp.arange(3.0))))(jnp.float32(0.1), jnp.ones(3))
+
+    stacked = dealt(pos, mass, vel)
+    spread = ParticleData(pos=stacked[0], mass=stacked[1][..., 0], vel=stacked[2], num=NUM)
+    expected = slope(jz.fof.fof_and_catalogue, ParticleData(pos=pos, mass=mass[:, 0], vel=vel))
+    assert expected[1] != 0
+    np.testing.assert_allclose(slope(jz.fof.fof_and_catalogue.smap(mesh_of(3)), spread), expected, rtol=1e-4)
+
+
+def test_gradient_of_pair_counts_is_0() -> None:
+    part, counts = Pos(pos=dealt(particles()[0])[0], num=NUM), jz.radius.pair_counts.smap(mesh_of(3))
+    slope = jax.jit(jax.grad(lambda edges: counts(part, edges).count.to_float().sum()))(jnp.array([0.1, 0.2]))
+    np.testing.assert_array_equal(slope, 0)
+
+
 @functools.cache
 def stopped_by_box(derivative: Any) -> Any:
     """Return `sph_derivative` with a constant box."""

@@ -396,6 +396,23 @@ def test_an_index_with_changed_arrays_raises(change: Callable[[Any], Any], ndev:
             jax.block_until_ready(call())
 
 
+def test_too_few_particles_in_an_index_over_devices_raise() -> None:
+    """No result needs the number of particles that these checks return."""
+    mesh, counts = mesh_of(2), np.array([2, 1], np.int32)
+    part = data.Pos(pos=oracles.uniform(18, 3).reshape(2, 9, 3), num=counts)
+    index = jz.build_index.smap(mesh, jit=True)(part)
+    searches: list[tuple[Any, dict[str, Any]]] = [
+        (jz.nearest, {"k": 4}),
+        (jz.nearest, {"k": 3, "exclude_self": True}),
+        (jz.nearest, {"k": 1, "source_mask": np.zeros((2, 9), bool)}),
+        (jz.nearest, {"k": 4, "queries": part}),
+        (jz.spanning_tree, {"core_k": 4}),
+    ]
+    for function, options in searches:
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=r"but there are (only 3|0) particles"):
+            jax.block_until_ready(function.smap(mesh, jit=True)(index, **options))
+
+
 def test_an_index_with_wrong_rows_raises() -> None:
     index = jz.build_index(oracles.uniform(50, 3))
     for row in (-1, 50):
