@@ -151,7 +151,9 @@ def nearest(
         reduce: A function of the neighbours, called as ``reduce(part=, rnn=, inn=, origin=, query=, queryidx=)`` with
             the particles in z-order, distances ``(q, k)``, rows ``(q, k)`` into these particles, the
             `jztree.data.RankIdx` of origin of each particle, the queries, and their `RankIdx` of origin. It must take
-            ``**kwargs`` and return arrays with one row per query, in the order of ``rnn``.
+            ``**kwargs`` and return arrays with one row per query, in the order of ``rnn``. If you differentiate the
+            results, replace the infinite distances of missing neighbours and padding before you use them, because the
+            derivative of an infinite term that you discard later is NaN.
         order: With ``"input"``, row i belongs to query i, and ``index`` holds rows of ``part``; on several devices,
             rows of the joined particles of the devices. With ``"z"``, queries and particles are in z-order
             (`jztree.tree.zsort`), and ``index`` holds rows of the particles in z-order.
