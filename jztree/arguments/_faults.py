@@ -59,8 +59,8 @@ def check_in_range(
         columns: The arguments that can be float64.
     """
     row = first_row(out_of_range)
-    advice = f"choose {units}, or switch on jax_enable_x64 and give {columns} in float64."
-    return comm.check(0, row >= 0, [row], f"{quantity} is outside the range of {dtype}; {advice}")
+    wider = "" if dtype == jnp.float64 else f", or switch on jax_enable_x64 and give {columns} in float64"
+    return comm.check(0, row >= 0, [row], f"{quantity} is outside the range of {dtype}; choose {units}{wider}.")
 
 
 @functools.partial(jax.jit, inline=True)

@@ -51,6 +51,37 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     return jax.tree.map(lambda leaf: func(leaf) if _is_of_rows(leaf, n, num) else leaf, part)
 
 
+def zero_padding_if_derived(parts: Sequence[Any], nums: Sequence[Any]) -> list[Any]:
+    """Return particle classes with real numbers of 0 in their padding, rows from ``nums`` on, if JAX differentiates.
+
+    Padding may hold NaN, and the derivative of a discarded NaN is NaN. Plain calls return ``parts`` unchanged.
+    """
+    columns, rebuild = zip(*map(split_rows, parts), strict=True)
+    return [build(part) for build, part in zip(rebuild, _zero_if_derived(columns, tuple(nums)), strict=True)]
+
+
+@jax.custom_jvp
+def _zero_if_derived(columns: Any, nums: Any) -> Any:
+    del nums
+    return columns
+
+
+@_zero_if_derived.defjvp
+def _zero_if_derived_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    columns, nums = primals
+
+    def zeroed(num: Any, leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):  # also the tangents of integers
+            return leaf
+        used = jnp.arange(leaf.shape[0], dtype=jnp.int32) < num
+        return jnp.where(used.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros((), leaf.dtype))
+
+    def of_each(sets: Any) -> Any:
+        return tuple([zeroed(num, leaf) for leaf in leaves] for num, leaves in zip(nums, sets, strict=True))
+
+    return of_each(columns), of_each(tangents[0])
+
+
 def _is_of_rows(leaf: Any, n: int, num: ArrayLike | None) -> bool:
     """Return whether a leaf has one row for each of ``n`` particles; ``num``, which may be ``(1,)``, does not."""
     return np.ndim(leaf) > 0 and leaf.shape[0] == n and leaf is not num

@@ -144,23 +144,33 @@ def attach(
         The particles of every type as one class, with a row for every input row and with ``num`` set; and their labels.
 
     Raises:
-        ValueError or jax.errors.JaxRuntimeError: If there are no primaries; at run time if their number is traced.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if there are attached particles but no primaries.
     """
-    n, num = num_rows(partz), _count(partz)
+    n, num, given_num = num_rows(partz), _count(partz), get_num(partz)
+    if not is_concrete(given_num) or int(given_num) < 1:  # in a trace, JAX traces comparisons of known arrays too
+        num = _check_primaries(num, attached)
+        partz = replace_num(partz, num)
     joined = _Joined(partz, num, label)
-    if is_concrete(get_num(partz)):
-        if int(get_num(partz)) < 1:  # in a trace, JAX traces comparisons of known arrays too
-            raise ValueError(_NO_PRIMARIES)
-    else:
-        partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
     for particles in attached:
-        # The nearest neighbour is a discrete choice, without a derivative.
-        constants = jax.lax.stop_gradient((partz, particles))
-        nearest = _nearest(*constants, box, limit, KNNConfig(tree=cfg.tree))
-        group = kernels.gather_rows(label, jnp.clip(nearest, 0, n - 1))
-        group = _with_single_groups(group, nearest, joined.num)
+        if n == 0:  # the particles are padding
+            group = jnp.zeros(num_rows(particles), jnp.int32)
+        else:
+            # The nearest neighbour is a discrete choice, without a derivative.
+            constants = jax.lax.stop_gradient((partz, particles))
+            nearest = _nearest(*constants, box, limit, KNNConfig(tree=cfg.tree))
+            group = kernels.gather_rows(label, jnp.clip(nearest, 0, n - 1))
+            group = _with_single_groups(group, nearest, joined.num)
         joined = _put_together(joined, _Joined(particles, _count(particles), group))
     return joined.part, _with_labels_of_padding(joined.label, joined.num)
+
+
+def _check_primaries(num: jax.Array, attached: Sequence[Any]) -> jax.Array:
+    """Return ``num``, the number of this rank's primaries.
+
+    Raise on every rank if there are attached particles but no primaries.
+    """
+    primaries, attached_count = comm.all_max(jnp.stack([num, sum(map(_count, attached), jnp.int32(0))]))
+    return kernels.check(num, (primaries < 1) & (attached_count > 0), [], _NO_PRIMARIES)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -179,8 +189,8 @@ def _nearest(primaries: Any, attached: Any, box: Exact, limit: Radii, cfg: KNNCo
     """Return the row of the nearest primary of each particle within the limit, or -1, ``(m,)`` int32."""
 
     def search(radius: Radii) -> jax.Array:
-        exact: dict[str, Any] = {"boxsize": box, "max_radius": radius}
-        return knn(primaries, 1, part_query=attached, result="globalidx", cfg=cfg, **exact).reshape(-1)
+        options: Any = {"boxsize": box, "max_radius": radius, "allow_missing": True, "cfg": cfg}
+        return knn(primaries, 1, part_query=attached, result="globalidx", **options).reshape(-1)
 
     if limit.of_each is None:
         return search(limit)
@@ -211,8 +221,10 @@ def attach_over_ranks(
         This rank's particles of every type, their number, and their groups.
 
     Raises:
+        jax.errors.JaxRuntimeError: On every rank, if there are attached particles but no primaries.
         CapacityError: On every rank, if the attached particles that a rank receives do not fit its buffer.
     """
+    num = _check_primaries(num, attached)
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for particles in attached:
         of_each = None if limit.of_each is None else limit.of_each.words
@@ -248,13 +260,13 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofC
     constants = jax.lax.stop_gradient((places, attached))
 
     def nearest(words: list[str], radius: Radii) -> Any:
-        options: Any = {"limit": radius, "no_source_message": _NO_PRIMARIES}
-        return entries_of(SearchArguments(*constants, 1, box, words, None, False, search, **options))
+        return entries_of(SearchArguments(*constants, 1, box, words, None, False, search, limit=radius))
 
+    anywhere = Radii(exact(np.inf, ()), None)  # unlike `NO_LIMIT`, it permits a search without primaries
     if limit.of_each is not None:
-        _, words = nearest(["rankidx", "limit"], NO_LIMIT)
+        _, words = nearest(["rankidx", "limit"], anywhere)
         limit = Radii(None, Exact(words[:, 0]))
-    primary, irank, igroup = nearest(["rankidx", "irank", "igroup"], limit)
+    primary, irank, igroup = nearest(["rankidx", "irank", "igroup"], limit if limit.given() else anywhere)
     group = jnp.where(primary.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
     to = jnp.where(primary.rank[:, 0] >= 0, primary.rank[:, 0], comm.get_rank_info()[0])

@@ -45,8 +45,6 @@ class SearchArguments:
         mask: ``(n,)`` bool, the sources among ``part``. None means all.
         limit: Search radii, in input order.
         exclude_self: Whether to exclude each particle from its own neighbours.
-        no_source_message: Error message if there are no sources, for a search that needs only one. None means that the
-            search needs ``k`` sources.
     """
 
     part: Any
@@ -61,7 +59,6 @@ class SearchArguments:
     mask: Any = None
     limit: Radii = NO_LIMIT
     exclude_self: bool = False
-    no_source_message: str | None = None
 
     @property
     def searching(self) -> Any:
@@ -76,8 +73,6 @@ class SearchArguments:
             where: Their place in the message.
         """
         failed = count < self.k + self.exclude_self
-        if self.no_source_message:
-            return comm.Fault(failed, [], self.no_source_message)
         words = where, _OTHERS if self.exclude_self else ""
         code = jnp.where(failed, jnp.where(count > int(self.exclude_self), 1, 2), 0)
         return comm.Fault(code, [count, self.k], f"{_TOO_FEW % words}\n{_NOTHING % words}")
@@ -96,7 +91,7 @@ def checked_number(args: SearchArguments) -> jax.Array:
     num = kernels.as_num(get_num(args.part))
     # The check of the positions reports an invalid ``num``.
     total = comm.wide_sum(jnp.clip(num, 0, num_rows(args.part)))
-    if args.no_source_message or not args.limit.given():
+    if not args.limit.given():
         sources = total
         if args.mask is not None:
             num = comm.after(num, total.low)

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import comm, kernels
 from ..arguments import Radii, at_least_normal
-from ..data import RankIdx, get_num, get_pos, replace_num
+from ..data import RankIdx, get_num, get_pos, replace_num, zero_padding_if_derived
 from ..jax_ext import Exact
 from ..tree import TreeHierarchy, permute_particles
 from ..tree.stage import (
@@ -162,9 +162,12 @@ def _reduced(search: _Prepared, rad: jax.Array, idx: jax.Array, sources: SortedP
     """Call ``reduce_func`` with neighbours, ``sources`` and queries in z-order."""
     queries = search.queries
     query_origin = origin_without_padding(queries.origin, queries.num)
-    neighbours = Found(rad, idx, without_layers(sources.part), {})
+    # The function may read the last row for a missing neighbour.
+    both = [without_layers(sources.part), without_layers(queries.part)]
+    part, query = zero_padding_if_derived(both, [sources.num, queries.num])
+    neighbours = Found(rad, idx, part, {})
     assert search.args.reduce_func is not None
-    return reduced(search.args.reduce_func, neighbours, origin, without_layers(queries.part), query_origin)
+    return reduced(search.args.reduce_func, neighbours, origin, query, query_origin)
 
 
 # One device

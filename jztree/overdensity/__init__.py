@@ -128,7 +128,8 @@ def spherical_overdensity(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a mass is negative, NaN
-            or infinite, a result exceeds the range of its dtype, or a traced ``density`` or ``boxsize`` is invalid.
+            or infinite, a result exceeds the range of its dtype, the square or the volume of a radius exceeds the range
+            of float64, or a traced ``density`` or ``boxsize`` is invalid.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
 
     Examples:
@@ -161,16 +162,22 @@ def spherical_overdensity(
 
 def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """Return 0. Raise on every rank if a result is out of the range of its dtype."""
-    out_of_range = _is_lost(radius, mass, count, vmax, dims)
-    return check_in_range(out_of_range, radius.dtype, "the radius, the mass or vmax of the sphere in row {0}")
+    numbers = jnp.finfo(radius.dtype)
+    # Volumes and squares of distances are float64.
+    smallest = max(float(numbers.tiny), 1e-300 ** (1 / max(dims, 2)))
+    largest = min(float(numbers.max), 1e300 ** (1 / dims))
+    out_of_range = _is_lost(radius, mass, count, vmax, smallest, largest)
+    quantity = "the radius, the mass or vmax of the sphere in row {0}"
+    units = f"other units, in which radii are from {smallest:.2g} to {largest:.2g}"
+    return check_in_range(out_of_range, radius.dtype, quantity, units)
 
 
-@functools.partial(jax.jit, static_argnames="dims", inline=True)
-def _is_lost(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("smallest", "largest"), inline=True)
+def _is_lost(
+    radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, smallest: float, largest: float
+) -> jax.Array:
     """Return which spheres are out of the range of their dtype."""
-    # Volumes are float64.
-    largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
-    sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
+    sound = (radius >= smallest) & (radius <= largest) & jnp.isfinite(mass)
     return jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
 
 

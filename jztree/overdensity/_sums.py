@@ -33,6 +33,7 @@ from ..tree.stage import InputParticles, Stage, prepare_stage
 from ._arguments import faults_of_masses, read_spheres
 from ._spheres import widest_sphere
 
+_SMALLEST = 1.5e-154  # radius whose square float64 holds with all digits
 _TOO_WIDE = (
     "the radius in row {0} is infinite or above half the smallest periodic length, so the sphere would overlap its "
     "periodic images; use smaller radii, or boxsize=0."
@@ -120,7 +121,7 @@ def sphere_properties(
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
             is negative, NaN or infinite, a velocity is NaN or infinite, a radius is above half the smallest periodic
-            length, or a result exceeds the range of its dtype.
+            length, or a result or the square of a radius exceeds the range of its dtype.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
 
     Examples:
@@ -139,7 +140,7 @@ def sphere_properties(
     spheres = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
     stage = prepare_stage(sources, spheres, box, cfg, "overdensity_ghosts", faults + motion_faults)
     marked = [_marked(column, radii) for column in _sums(stage)]
-    return _named(num, marked, source_set.dims, getattr(part, "vel", None) is not None)
+    return _named(num, radii, marked, source_set.dims, getattr(part, "vel", None) is not None)
 
 
 def _check_radii(radius: ArrayLike, centres: InputParticles, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
@@ -201,14 +202,18 @@ def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(radius), missing, column)
 
 
-def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> SphereProperties:
+def _named(num: jax.Array, radii: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> SphereProperties:
     """Return the sums with their names. Raise on every rank if one exceeds the range of its dtype."""
     count, mass, centre, size, largest, shape, *speeds = sums
     if moving and speeds[0].shape[0] < count.shape[0]:  # the sums of an empty set
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
     is_lost = _are_lost(count, [mass, size, largest, *(speeds if moving else [])])
     quantity, columns = "a property of the sphere in row {0}", "positions, masses and velocities"
-    count = comm.after(count, check_in_range(is_lost, mass.dtype, quantity, columns=columns))
+    units = "other units"
+    if radii.dtype == jnp.float64:  # the kernel compares squares in float64
+        is_lost |= (radii > 0) & (radii < _SMALLEST) & (largest > 0)
+        units += f", in which radii are at least {_SMALLEST:g}"
+    count = comm.after(count, check_in_range(is_lost, mass.dtype, quantity, units, columns))
     velocity, dispersion, rotation = speeds if moving else [None] * 3
     return SphereProperties(
         ngroups=num,

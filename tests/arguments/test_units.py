@@ -4,6 +4,7 @@ The oracles apply the definitions in NumPy's long doubles, which have a wider ra
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -380,6 +381,27 @@ def test_spheres_in_any_unit(length: float, mass: float, dtype: Any) -> None:
         radius = np.cbrt(inside[last] / volume / density)
         np.testing.assert_allclose(float(result.radius[row] / length), float(radius / length), rtol=1e-6)
         assert 0 < result.vmax[row] < np.inf
+
+
+@pytest.mark.parametrize(
+    ("dims", "length", "mass", "radii"),
+    [
+        (1, 1e-300, 1e-300, "1e-150 to 1e+300"),
+        (1, 1e-160, 1.0, "1e-150 to 1e+300"),
+        (2, 1e-160, 1e-150, "1e-150 to 1e+150"),
+        (3, 1e-120, 1e-150, "1e-100 to 1e+100"),
+        (4, 1e-80, 1e-150, "1e-75 to 1e+75"),
+    ],
+)
+def test_spheres_whose_volumes_underflow_are_refused(
+    dims: int, length: float, mass: float, radii: str, x64: None
+) -> None:
+    pos = np.random.default_rng(1).normal(size=(200, dims)) * length
+    part = data.PosMass(pos=pos, mass=np.full(200, mass))
+    words = f"sphere in row 0 is outside the range of float64; choose other units, in which radii are from {radii}."
+    density = float(mass / np.longdouble(length) ** dims)
+    with pytest.raises(Exception, match=re.escape(words)):
+        jax.block_until_ready(spherical_overdensity(part, density, queries=pos[:1]))
 
 
 @pytest.mark.long

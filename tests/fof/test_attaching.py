@@ -182,6 +182,30 @@ def test_empty_attached_set_changes_nothing(random) -> None:
     np.testing.assert_array_equal(*counts)
 
 
+@pytest.mark.parametrize("lengths", [False, True], ids=["one length", "lengths"])
+@pytest.mark.parametrize("within", [6.4, None])
+@pytest.mark.parametrize("ndev", [1, 2])
+def test_arrays_without_rows_and_num_0_are_equal(ndev: int, within: float | None, lengths: bool) -> None:
+    gpus.skip_where_kernels_cannot_raise()
+
+    def kind(rows: int, num: int) -> Any:
+        stacked = deal(np.full((num * ndev, 3), 0.5, np.float32), [num] * ndev, rows)
+        return stacked if ndev > 1 else jax.tree.map(lambda leaf: leaf[0], stacked)
+
+    def call(part: Any, attached: Any) -> Any:
+        function = jz.fof.fof_and_catalogue
+        mapped = function.smap(mesh_of(ndev), jit=True) if ndev > 1 else function
+        rlink = np.full(part.id.shape, _RLINK, np.float32) if lengths else _RLINK
+        grouped, cata = mapped(part, rlink, _BOX, cfg=_CFG, attached=[attached], attach_within=within)
+        return np.sum(grouped.num), np.sum(cata.ngroups)
+
+    for none in (kind(0, 0), kind(3, 0)):
+        assert call(kind(5, 4), none) == (4 * ndev, 1)
+        assert call(kind(0, 0), none) == call(kind(3, 0), none) == (0, 0)
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="but part has no particles"):
+            call(none, kind(5, 4))
+
+
 def test_float64_arrays_are_rounded_without_64_bits(random) -> None:
     pos, gas = random.random((200, 3)), random.random((90, 3))
     _, cata = jz.friends_of_friends(pos, 0.1, attached=gas, npart_min=2)

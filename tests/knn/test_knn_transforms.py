@@ -10,6 +10,7 @@ import oracles
 import pytest
 from cases import particles
 
+import jztree as jz
 from jztree import data, tree
 from jztree.config import KNNConfig
 from jztree.knn import knn
@@ -220,6 +221,31 @@ def test_gradient_through_reduce_func(order: str) -> None:
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
     expected = gradient(part.pos, False)
     np.testing.assert_allclose(gradient(part.pos, True), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_padding_does_not_affect_gradients_through_reduce_func(jit: bool, separate: bool) -> None:
+    pos, mass = oracles.uniform(40, 3), np.random.default_rng(1).random(40).astype(np.float32)
+
+    def moments(part: Any, inn: Any, query: Any, **_: Any) -> Any:
+        vectors = query.pos[:, None] - part.pos[inn]
+        return jnp.where(inn[..., None] >= 0, part.mass[inn][..., None] * vectors**2, 0).sum((1, 2))
+
+    def loss(pos: Any, mass: Any, queries: Any) -> Any:
+        query = data.Pos(pos=queries, num=8) if separate else None
+        part = data.PosMass(pos=pos, mass=mass, num=40)
+        return jnp.sin(jz.nearest(part, 4, queries=query, max_radius=0.2, reduce=moments)[:8]).sum()
+
+    def padded(array: Any) -> Any:
+        return jnp.concatenate([array, jnp.full((3, *array.shape[1:]), jnp.nan, array.dtype)])
+
+    derive = jax.grad(loss, (0, 1, 2))
+    arrays = pos, mass, pos[:8] + np.float32(0.01)
+    results = (jax.jit(derive) if jit else derive)(*map(padded, arrays))
+    for result, expected in zip(results, derive(*map(jnp.asarray, arrays)), strict=True):
+        np.testing.assert_allclose(result[:-3], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(result[-3:], 0)
 
 
 def test_new_box_or_num_does_not_trace_again() -> None:

@@ -222,3 +222,14 @@ def test_errors_at_run_time() -> None:
             jax.block_until_ready(sphere_properties.jit(given, reach, queries=pos[:5], boxsize=1.0))
     with pytest.raises(ValueError, match="no derivative"):
         jax.grad(lambda x: sphere_properties(part, radius, queries=x).mass.sum())(jnp.asarray(pos[:5]))
+
+
+def test_radii_whose_squares_underflow_are_refused(x64: None) -> None:
+    pos = np.r_[np.zeros((2, 3)), np.random.default_rng(1).normal(size=(50, 3))]
+    radius = np.array([1e-200])
+    # Squares do not matter if the particles in the sphere coincide.
+    assert sphere_properties(pos, radius, queries=pos[:1]).count == 2
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"radii are at least 1\.5e-154"):
+        jax.block_until_ready(sphere_properties(pos * 1e-200, radius, queries=pos[:1]))
+    result = sphere_properties(pos * 1e-150, np.array([1e-150]), queries=pos[:1])
+    assert result.count == (np.linalg.norm(pos, axis=1) <= 1).sum()
