@@ -131,7 +131,6 @@ WITHOUT_JAX = {
 # The particles cause these faults.
 WITH_JAX = {
     "fof sample --type 4": "no particles of type 4",
-    "fof snap_007.hdf5 --properties --matter 1,4": "--matter has type 4, but snap_007.hdf5 holds 350 of type 1; leave",
     "fof snap_007.hdf5 snap_008.hdf5 -o same.hdf5": "is a single name for 2 snapshots; add {n}",
     "fof snap_007.hdf5 snap_008.hdf5 -o c_{n}.hdf5/": "is not a file name; give one.",
     "fof snap_007.hdf5 --boxsize 1e300": "--b times the mean separation is inf",

@@ -43,19 +43,8 @@ class Source:
 
 
 def open_types(source: Source) -> list[io.Snapshot]:
-    """Open the snapshot once for each of its types, the grouped type first.
-
-    Raises:
-        SnapshotError: If the snapshot is unusable; see `io.open_snapshot`.
-        ValueError: If it has no particles of a type that shall count in spheres.
-    """
+    """Open the snapshot once for each of its types, the grouped type first. Raises like `io.open_snapshot`."""
     first = io.open_snapshot(source.path, source.ptype, source.options)
-    missing = [ptype for ptype in source.matter or () if ptype not in first.types]
-    if missing:
-        held = ", ".join(f"{num} of type {ptype}" for ptype, num in first.types.items())
-        raise ValueError(
-            f"--matter has type {missing[0]}, but {source.path} holds {held}; leave out types without particles."
-        )
     attached = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
     required = [ptype for ptype, num in attached.items() if num and ptype != source.ptype]
     return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in required)]
