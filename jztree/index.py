@@ -25,7 +25,7 @@ def build_index(part: Particles | Array, boxsize: ArrayLike | None = None, *, cf
     and with the same options, bit for bit: rows and their order refer to ``part``. On several devices, a search with
     separate queries sends each query to the device of the particles near it. Sums for these queries may then differ in
     the last bits of float64. In compiled calls, so may the densities of `sph_density` with ``bias_correction``, because
-    XLA computes them. If queries crowd on few devices, buffers grow like those for ghosts; pass the particles
+    XLA computes them. If queries crowd on few devices, buffers grow like the buffers of ghosts; pass the particles
     instead of the index to give all devices equal work.
 
     Args:

@@ -35,6 +35,7 @@ from ._rows import (
     squeeze_any,
     squeeze_particles,
 )
+from ._rows import without_padding as without_padding
 from ._rows import zero_padding_if_derived as zero_padding_if_derived
 from ._sorted import catalogues_equal, sort_catalogue
 

@@ -71,15 +71,20 @@ def _zero_if_derived_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) ->
     columns, nums = primals
 
     def zeroed(num: Any, leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):  # also the tangents of integers
-            return leaf
-        used = jnp.arange(leaf.shape[0], dtype=jnp.int32) < num
-        return jnp.where(used.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros((), leaf.dtype))
+        # Integers stay, and so do their tangents, which have no numbers.
+        return without_padding(leaf, num) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
     def of_each(sets: Any) -> Any:
         return tuple([zeroed(num, leaf) for leaf in leaves] for num, leaves in zip(nums, sets, strict=True))
 
     return of_each(columns), of_each(tangents[0])
+
+
+@functools.partial(jax.jit, inline=True)
+def without_padding(rows: jax.Array, num: int | jax.Array) -> jax.Array:
+    """Set ``rows`` to 0 from ``num`` on."""
+    used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
+    return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _is_of_rows(leaf: Any, n: int, num: ArrayLike | None) -> bool:

@@ -170,7 +170,7 @@ def nearest(
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, ``k``
             is above a traced ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, or a
             batch number is invalid.
-        MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
+        MemoryError: Before anything is allocated, if no memory can hold the distances and rows.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
 
     Examples:
@@ -296,7 +296,7 @@ def knn(
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, ``k`` is above a traced
             ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, a batch number is
             invalid, or ``th`` belongs to other particles.
-        MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
+        MemoryError: Before anything is allocated, if no memory can hold the distances and rows.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
 
     Examples:

@@ -30,6 +30,7 @@ from ..arguments import (
     row_fault,
 )
 from ..config import RadiusConfig, without_masses
+from ..data import without_padding
 from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
 from ..particles import Array, Index, Particles, check_representable, particles_of, shape_of_pos
@@ -202,7 +203,7 @@ def checked_values(part: Any, values: Any, sources: InputParticles, name: str = 
         )
     # For one value per particle, the dtype of the array counts, even if it was made from a Python number.
     values = jnp.asarray(values)  # first, because JAX warns when it cuts other types to 32 bits, but not arrays
-    return _without_padding(values.astype(common_dtype(pos, values.dtype)), sources.num)
+    return without_padding(values.astype(common_dtype(pos, values.dtype)), sources.num)
 
 
 def _lengths_of_both(
@@ -342,7 +343,7 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
         SearchArguments(sources, queries, of_queries, box, without_masses(args.cfg), faults, least_reach=min_reach)
     )
     # Padding rows are set to 0, and so are their derivatives, which may be NaN.
-    sums = _without_padding(
+    sums = without_padding(
         prepared.stage.send_back(_terms(prepared, profile, args, (*order, sum_powers), box)), nums[1]
     )
     out_of_range, units = _are_not_finite(sums), "another unit of length or of the values"
@@ -367,13 +368,6 @@ def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: f
 
 
 @functools.partial(jax.jit, inline=True)
-def _without_padding(rows: jax.Array, num: int | jax.Array) -> jax.Array:
-    """Set ``rows`` to 0 from ``num`` on."""
-    used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
-    return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
-
-
-@functools.partial(jax.jit, inline=True)
 def _are_not_finite(rows: jax.Array) -> jax.Array:
     return ~jnp.isfinite(rows).all(axis=1)
 
@@ -382,7 +376,7 @@ def _largest(lengths: Radii, num: int | jax.Array) -> jax.Array:
     """Return the largest length of this rank."""
     assert lengths.of_each is not None
     number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(lengths.of_each)))
-    return jnp.max(_without_padding(number, num), initial=0)
+    return jnp.max(without_padding(number, num), initial=0)
 
 
 def _terms(

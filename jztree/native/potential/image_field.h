@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/cpu/lanes.h"
 #include "common/cpu/parallel.h"
 #include "image_grid.h"
 
@@ -103,7 +102,7 @@ class ImageField {
     coefficients_ = transformed(field, true);
   }
 
-  // Add the sums of m R, and of its gradient, at the lanes of `x`.
+  // Add the sums of m R, and of its gradient, at `x`. V: a number or a vector.
   template <bool Accelerate, typename V>
   void add(const V* x, V& potential, V* acceleration) const {
     grid_.add<Accelerate>(coefficients_.row(0, 0), x, potential, acceleration);
